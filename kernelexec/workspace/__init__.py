@@ -1,4 +1,4 @@
-"""A session's directory: its files, the changes of cells in it, saved displays, and an agent's operations on files."""
+"""The directory of a session: files, changes by cells, saved displays, and an agent's operations on files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Files of a cell in the workspace: those that it created or changed, and its displays, which are saved as files.
+"""Files of a cell in the workspace: created and changed files, and displays saved as files.
 
-Changes are reported by the system, or else found by comparing names and times. Links are not followed. The time of the inode
-counts too, because a program can reset the other one: new rights or a new hard link are a change.
+The system reports changes, or else a comparison of names and times finds them. Links are not followed. The inode time counts
+too, because a program can reset the time of the content: new rights or a new hard link are a change.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from kernelexec.workspace.file_watch import (
 )
 from kernelexec.workspace.safe_files import closing_fd, create_file, final_name, open_directory_chain, open_top
 
-#: Directories that tools fill, which are not reported.
+#: Directories of tools, whose files are not reported.
 IGNORED = frozenset(
     {".git", ".venv", "node_modules", "__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".kernelexec"}
 )
-#: The bound of entries that are compared where the system does not report changes.
+#: The bound of compared entries on systems without reports of changes.
 ENTRIES_MAX = 10_000
-#: What tells the notebooks of several owners of a session's name apart.
+#: The number that distinguishes the notebooks of several owners of a session's name.
 _NUMBER = re.compile(r"-\d+(?=\.ipynb$)")
-#: As many entries are compared in the event loop.
+#: The most entries for a comparison in the event loop.
 _QUICK_ENTRIES = 500
 #: The directory of saved displays in a workspace.
 OUTPUTS = "outputs"
@@ -56,9 +56,9 @@ _EXTENSIONS = {
     "application/geo+json": "geojson",
 }
 _AUDIO_EXTENSIONS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/ogg": "ogg", "audio/flac": "flac"}
-#: The files of one cell: each takes a tenth of a millisecond, in which no other session runs.
+#: The most files of a cell. Each takes a tenth of a millisecond, in which no other session runs.
 _FILES_MAX = 200
-#: How many names of one file are tried in their order.
+#: The number of names in order that are tried for a file.
 _TRIES = 20
 _TEXT = frozenset({"image/svg+xml", "text/html"})
 
@@ -68,14 +68,14 @@ class FileChanges:
 
     Args:
         root: the directory.
-        ignore: paths in it that are not reported, nor the files that they are replaced by, nor notebooks with a number behind
-            the name, which are those of other owners.
-        watcher: reports changes; without one, or if it refuses the directory, up to ``ENTRIES_MAX`` files are compared.
+        ignore: paths inside that are not reported, nor their unfinished replacements, nor notebooks with a number behind
+            the name, which belong to other owners.
+        watcher: reports changes. If None, or if it refuses the directory, up to ``ENTRIES_MAX`` files are compared.
     """
 
     def __init__(self, root: Path, *, ignore: frozenset[str] = frozenset(), watcher: FileWatcher | None = None) -> None:
         self.note: str | None = None
-        """Why the last answer may lack files; None if it is complete."""
+        """The reason for missing files in the last answer, or None if the answer is complete."""
         self._root = str(root)
         self._ignore = {_NUMBER.sub("", path) for path in ignore}
         self._reason = "this system does not report changes" if watcher is None else ""
@@ -97,19 +97,20 @@ class FileChanges:
 
     @property
     def is_slow(self) -> bool:
-        """Whether to call ``gather`` in a thread before ``changes``, which may take long."""
+        """Whether to call ``gather`` in a thread before ``changes``, since a look may take long."""
         return len(self._known) > _QUICK_ENTRIES if self._tree is None else self._tree.is_slow
 
     def gather(self) -> None:
-        """Look for changes, for the next call of ``changes``. For any thread."""
+        """Gather changes for the next call of ``changes``. For any thread."""
         self._gathered |= self._compare() if self._tree is None else self._look(self._tree)
         self._is_gathered = True
 
     def changes(self, own: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the files that are new or changed since the last call, sorted, relative to the workspace.
+        """Return the new and changed files since the last call, sorted, relative to the workspace.
 
-        The caller's ``own`` files, which it has just written, are among them. A note says how many do not fit.
+        The caller's ``own`` files, which have just been written, are included. A note has the number of files beyond the bound.
         """
+        # After a comparison in a thread, a second comparison here would block the loop: only the own files are looked at.
         if self._tree is None and self._is_gathered:
             self._known |= {path: seen for path in own if (seen := self._sign(path)) is not None}
         else:
@@ -124,7 +125,7 @@ class FileChanges:
             self._tree.close()
 
     def _fit(self, names: list[str]) -> tuple[str, ...]:
-        """Return the first names, up to a bound of their memory: a cell chooses their number and their length."""
+        """Return the first names, up to a bound of memory: a cell chooses the number and length of names."""
         ends = accumulate(map(sys.getsizeof, names))
         count = sum(end <= PATHS_BYTES_MAX for end in ends)
         unnamed, self._unnamed = self._unnamed + len(names) - count, 0
@@ -137,6 +138,7 @@ class FileChanges:
         try:
             paths = tree.look()
         except WatchRefused as exc:
+            # From here on by comparison. The last look's time stands in for the states that were never recorded.
             self._reason, self._scanned_at, self._tree = str(exc), tree.since, None
             paths = tree.take_changes(tree.since)
             self._unnamed += tree.unnamed
@@ -153,7 +155,7 @@ class FileChanges:
         self._known = now = self.scan()
         if was_complete and self._is_complete:
             return {path for path, seen in now.items() if known.get(path) != seen}
-        # The files before were not all known: the time of the inode says which of the others are new.
+        # Not all files were known before: for unknown files the inode time decides.
         return {path for path, seen in now.items() if (known[path] != seen if path in known else seen[1] >= since)}
 
     def _is_ignored(self, path: str) -> bool:
@@ -165,7 +167,7 @@ class FileChanges:
         return None
 
     def scan(self) -> dict[str, Signature]:
-        """Return of each file its rights, the times of its inode and of its content, and its size."""
+        """Return the rights, inode time, content time and size of each file."""
         self._scanned_at, self._is_complete, self.note = read_inode_clock(), True, None
         files: dict[str, Signature] = {}
         pending: list[tuple[str, os.stat_result | None]] = [("", None)]
@@ -195,7 +197,7 @@ def _sign(status: os.stat_result) -> Signature:
 
 @contextmanager
 def _listing(path: str, expected: os.stat_result | None) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """List a directory if it is still the expected one: a program may put a link in its place, or above it."""
+    """List a directory, unless another has taken its place: a program may put a link there, or above it."""
     with closing_fd(open_top(path)) as fd:
         if expected is not None and not os.path.samestat(os.fstat(fd), expected):
             raise NotADirectoryError(errno.ENOTDIR, "It is another directory", path)
@@ -204,19 +206,19 @@ def _listing(path: str, expected: os.stat_result | None) -> Iterator[Iterator[os
 
 
 class DisplayFiles:
-    """The saved files of one cell's displays, each in its best representation, up to a number of bytes and of files.
+    """The saved files of a cell's displays, each in the best representation, up to a number of bytes and of files.
 
-    The directory is opened without following links: a kernel that puts a link in its place gets no file written elsewhere.
+    The directory is opened without following links, so a link in its place leads no file elsewhere.
     """
 
     def __init__(self, workspace: Path, limit_bytes: int) -> None:
         self._workspace = workspace
         self._left = limit_bytes
         self.note: str | None = None
-        """Why some displays have no file; None if all have one, or exceed the number of bytes."""
+        """The reason for displays without a file, apart from the number of bytes; None without a reason."""
 
     def save(self, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
-        """Write the files of cell number ``cell``; return their paths in the workspace, in the order of the outputs."""
+        """Write the files of cell number ``cell``. Return the paths in the workspace, in the order of the outputs."""
         contents = [item for output in outputs if (item := _choose_content(output)) is not None] if self._left else []
         if not contents:
             return ()

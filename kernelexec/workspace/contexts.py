@@ -1,4 +1,4 @@
-"""Context paths of a session, checked when it opens: their kinds, their protected paths and their names."""
+"""Context paths of a session, checked at the start: kinds, protected paths and names."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ CONTEXT_INSIDE = "/context"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A context path; all paths are absolute, with links resolved."""
+    """A context path. All paths are absolute, with links resolved."""
 
     path: Path
     name: str
     writable: bool
     protected: tuple[Path, ...] = ()
-    """Paths in it that can only be read."""
+    """Read-only paths inside."""
     single: bool = False
-    """Whether it is a file."""
+    """Whether the path is a file."""
 
 
 def contexts(config: Config, workspace: Path | None = None) -> tuple[Context, ...]:
     """Return the context paths of a configuration for a session in ``workspace``.
 
     Raises:
-        InvalidConfig: a path is missing, neither directory nor regular file, named twice, the workspace itself, or in it
-            where nothing keeps a kernel from writing it.
+        InvalidConfig: a path is missing, neither directory nor regular file, named twice, or the workspace itself; or a
+            read-only path is in the workspace of kernels confined by Landlock alone.
     """
     paths = tuple(map(_context, config.context_paths))
     _check_once((str(context.path) for context in paths), "a path has one permission, so it is named once")
@@ -50,7 +50,7 @@ def contexts(config: Config, workspace: Path | None = None) -> tuple[Context, ..
 
 
 def permissions(paths: Sequence[Context]) -> dict[Path, bool]:
-    """Return which paths can be written: context paths and the protected paths in them; of nested paths the deeper counts."""
+    """Return whether paths are writable: context paths and the protected paths inside. Of nested paths the deeper counts."""
     return {context.path: context.writable for context in paths} | {
         path: False for context in paths for path in context.protected
     }
@@ -67,7 +67,7 @@ def _context(setting: ContextPath) -> Context:
 
 
 def _kind(path: Path) -> int:
-    """Return the mode of a path, over no link: the configuration resolved links, so a link now was created since."""
+    """Return the mode of a path without links. The configuration has resolved links, so a link now is a later change."""
     try:
         kind, resolved = path.lstat().st_mode, path.resolve(strict=True)
     except (OSError, RuntimeError) as exc:
@@ -86,9 +86,9 @@ def _check_once(names: Iterable[str], reason: str) -> None:
 
 
 def _check_workspace(paths: Sequence[Context], workspace: Path, config: Config) -> None:
-    """Refuse read-only paths in the workspace, which can be written as a whole.
+    """Refuse the workspace as a context path, and read-only paths in the workspace of kernels confined by Landlock alone.
 
-    Landlock knows rights and no exceptions: where nothing is mounted over a path in the workspace, it could be written.
+    Landlock has no exceptions from rights: without a mount over such a path, kernels could write to it.
     """
     protected = [path for context in paths for path in context.protected]
     for path in (*(context.path for context in paths), *protected):

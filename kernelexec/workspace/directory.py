@@ -1,7 +1,7 @@
-"""The directory of a session, where its commands may start, and the session's name with its owner.
+"""The directory of a session, the directories for the start of commands, and session names with owners.
 
-In ``alice.0f3k1q8mr2tc5v7b-default`` the session ``default`` of ``alice`` has an owner: the MCP server makes such names,
-since each of its agents has its own sessions.
+In ``alice.0f3k1q8mr2tc5v7b-default`` the session ``default`` has the owner ``alice``. The MCP server makes such names, since
+each agent has separate sessions.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from kernelexec.errors import InvalidRequest, InvalidWorkDir
 from kernelexec.launcher import protocol
 
-#: The workspace of an executor that removes it when it closes.
+#: The workspace of an executor that removes the directory at its end.
 TEMPORARY = "temporary"
-#: Our directory in a workspace, with copies and the workspaces of branches: a link below it was put there by a kernel.
+#: Our directory in a workspace, with copies and the workspaces of branches. A link below is the work of a kernel.
 OURS = protocol.OURS
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-#: The characters of an owner that a person reads, and those of a digest (80 bits).
+#: The characters of an owner's label for people, and of the digest (80 bits).
 _LABEL_CHARS, _DIGEST_CHARS = 8, 16
 #: The most characters of the name behind them.
 OWNED_NAME_CHARS = 38
@@ -35,16 +35,16 @@ _NO_LABEL = re.compile(r"[^A-Za-z0-9]+")
 
 
 def new_temporary_workspace() -> Path:
-    """Return a path that does not exist, for a directory in the temporary one."""
+    """Return a new path in the directory for temporary files. Nothing is created."""
     return Path(tempfile.gettempdir(), f"kernelexec-workspace-{secrets.token_hex(8)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """One session's directory, and the ``context_directories`` that its kernels see too; all absolute, with links resolved.
+    """A session's directory, and the ``context_directories`` that kernels see too. All are absolute, with links resolved.
 
     Raises, in each method:
-        InvalidWorkDir: a directory is missing, not a directory, outside of the allowed ones, or cannot be created.
+        InvalidWorkDir: a directory is missing, is no directory, is outside of the allowed directories, or cannot be created.
         InvalidRequest: the session's name is no plain file name.
     """
 
@@ -53,15 +53,16 @@ class Workspace:
 
     @classmethod
     def create_for_session(cls, parent: Path, session: str) -> Workspace:
-        """Return the session's own directory under ``parent``, created where it is missing; ``~`` is the user's home."""
+        """Return the session's own directory under ``parent``, and create missing directories. ``~`` is the user's home."""
         check_name(session)
         path = _create(parent / session)
+        # ``mkdir`` accepts a link to a directory: such a link would give the session the directory of another.
         if path.is_symlink():
             raise InvalidWorkDir(f"{path} is a symbolic link: a session's directory is its own.")
         return cls(path.resolve())
 
     def move(self, parent: Path, session: str) -> Workspace:
-        """Rename this directory, which was created before its session had a name, to the session's own under ``parent``."""
+        """Rename a directory from before the session had a name, to the session's own directory under ``parent``."""
         check_name(session)
         path = _create(parent) / session
         try:
@@ -74,7 +75,7 @@ class Workspace:
 
     @classmethod
     def create(cls, path: Path) -> Workspace:
-        """Return a directory of the caller's choice, created where it is missing; ``~`` is the user's home."""
+        """Return a directory of the caller's choice, and create missing directories. ``~`` is the user's home."""
         return cls(_create(path).resolve())
 
     @classmethod
@@ -89,7 +90,7 @@ class Workspace:
         return cls(directory)
 
     def directory(self, work_dir: str | os.PathLike[str]) -> str:
-        """Return the directory that ``work_dir`` names for a command: relative to the workspace, in it or in a context path."""
+        """Return the directory ``work_dir`` for a command: relative to the workspace, inside of it or of a context path."""
         _check_path(work_dir)
         if not self.path.exists():
             raise InvalidWorkDir(missing_workspace_message(self.path))
@@ -113,18 +114,18 @@ class Workspace:
 
 
 def missing_workspace_message(path: str | os.PathLike[str]) -> str:
-    """Return the message for a removed workspace. It is not created again unasked, because its content is lost."""
+    """Return the message for a removed workspace, which is not created again unasked, since its content is lost."""
     return f"The workspace {path} is gone: make that directory again to go on."
 
 
 def split_at_ours(path: Path) -> tuple[Path, Path]:
-    """Split a path before our directory in a workspace, below which no link is followed; else the second part is empty."""
+    """Split a path before our directory in a workspace, where no link is followed. Other paths have an empty second part."""
     count_above = path.parts.index(OURS) if OURS in path.parts else len(path.parts)
     return Path(*path.parts[:count_above]), Path(*path.parts[count_above:])
 
 
 def _unlinked(path: Path) -> Path:
-    """Return where a path leads if there is no link below our directory in a workspace."""
+    """Return the target of a path on the condition that there is no link below our directory in a workspace."""
     above, below = split_at_ours(path)
     return Path(os.path.normpath(Path(os.path.realpath(above), below)))
 
@@ -134,7 +135,7 @@ def _moved_workspace_message(path: str | os.PathLike[str]) -> str:
 
 
 def explain_unusable_workspace(path: Path, uid: int | None) -> str | None:
-    """Return why no kernel can start in a workspace; ``uid`` is the kernel's user, if that is not the caller."""
+    """Return the reason against starting a kernel in a workspace, or None. ``uid`` is a kernel's user other than the caller."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -152,16 +153,16 @@ def explain_unusable_workspace(path: Path, uid: int | None) -> str | None:
 
 
 def give_to_owner(fd: int, directory: os.stat_result) -> None:
-    """Give a file that root created in another user's directory to the owner of the directory."""
+    """Give a file created by root in another user's directory to the owner of the directory."""
     if os.geteuid() == 0 and directory.st_uid:
         os.fchown(fd, directory.st_uid, directory.st_gid)
 
 
 def check_allowed_path(path: str | os.PathLike[str], allowed: Sequence[Path]) -> None:
-    """Refuse a directory outside of the ``allowed`` ones, after resolving links; if ``allowed`` is empty, all are allowed.
+    """Refuse a directory outside of ``allowed`` directories, after resolving links. An empty ``allowed`` allows all.
 
     Raises:
-        InvalidWorkDir: the directory is outside; the message names the allowed ones.
+        InvalidWorkDir: the directory is outside. The message names the allowed directories.
     """
     _check_path(path)
     try:
@@ -180,7 +181,7 @@ def _check_path(path: object) -> None:
 
 
 def check_name(session: str) -> None:
-    """Refuse a session's name that is no plain file name.
+    """Check that a session's name is a plain file name.
 
     Raises:
         InvalidRequest: the name is not allowed.
@@ -212,13 +213,13 @@ def _existing(path: Path, text: str) -> Path:
 
 
 def numbered_paths(path: Path) -> Iterator[Path]:
-    """Yield a path, then that path with the numbers from 2 at the end of its name, without end."""
+    """Yield a path, then without end the same path with numbers from 2 on after the name."""
     yield path
     yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
 
 
 def make_owner_prefix(title: str, digest: bytes) -> str:
-    """Return the prefix of the names of an owner's sessions; the digest tells owners of one title apart."""
+    """Return the prefix of the names of an owner's sessions. The digest distinguishes owners with the same title."""
     label = _NO_LABEL.sub("-", title).strip("-")[:_LABEL_CHARS].strip("-")
     return f"{label or 'client'}.{base64.b32hexencode(digest).decode().lower()[:_DIGEST_CHARS]}-"
 
@@ -229,12 +230,12 @@ def has_owner(session: str) -> bool:
 
 
 def read_owner(session: str) -> str:
-    """Return a session's name for people: ``alice/default``; a name without an owner as it is."""
+    """Return a session's name for people, such as ``alice/default``. A name without an owner is unchanged."""
     return _OWNED.sub(r"\1/", session, count=1) if has_owner(session) else session
 
 
 def find_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return the sessions of a name: in full, as ``read_owner`` returns it, or without its owner."""
+    """Return the sessions with a name: in full, as from ``read_owner``, or without the owner."""
     names = list(known)
     if name in names:
         return [name]

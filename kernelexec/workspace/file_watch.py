@@ -1,8 +1,8 @@
-"""Files that changed, as the system reports them: a watch for each directory, and no walk through the files.
+"""Changed files as reported by the system, with a watch for each directory and without a walk through the files.
 
-``FileWatcher`` has one inotify instance for all sessions of an executor. It reads events soon after they come, since the
-system's queue is bounded. ``WatchedTree`` has the directories and the changed files of one session. After an overflow of the
-queue, or the move of a directory, the tree is walked once, and the times of inodes decide.
+``FileWatcher`` has an inotify instance for all sessions of an executor, and reads events soon, since the system's queue is
+bounded. ``WatchedTree`` has the directories and the changed files of a session. After an overflow of the queue, or the move
+of a directory, the tree is walked once, and the times of inodes decide.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from kernelexec.workspace.system_calls import (
 
 #: The bounds of one workspace: watched directories, entries of the first walk, and changed files between two looks.
 DIRECTORIES_MAX, ENTRIES_MAX, CHANGES_MAX = 100_000, 1_000_000, 100_000
-#: The bound of the memory of the changed files' paths, and of those of the directories.
+#: The bound of memory for the paths of changed files, and for the paths of directories.
 PATHS_BYTES_MAX = 16 * 1024 * 1024
-#: The seconds between two reads of events while they come, and how long one read may take in the event loop.
+#: The seconds between two reads while events come, and the time limit of a read in the event loop.
 _PAUSE_SECONDS, _SLICE_SECONDS = 0.005, 0.002
-#: As many changed files are looked at in the event loop.
+#: The most changed files for a look in the event loop.
 _QUICK_CHANGES = 500
-#: The clock of the times of inodes, which Python does not name.
+#: The clock of inode times: CLOCK_REALTIME_COARSE, which Python does not name.
 _COARSE_CLOCK = 5
+#: The longest tick of this clock (Linux at 100 Hz), for systems without the clock.
 _TICK_NS = 10_000_000
 
 Signature = tuple[int, int, int, int]
@@ -52,11 +53,11 @@ Report = Literal["none", "new", "all"]
 
 
 class WatchRefused(Exception):
-    """The directories of a workspace are too many for watches."""
+    """Too many directories in a workspace for watches."""
 
 
 class FileWatcher:
-    """The watches of one executor's sessions. Sessions of one directory share its watch.
+    """The watches of an executor's sessions. Sessions in the same directory share a watch.
 
     Raises:
         OSError: the system has no inotify, or no instance is left for this user.
@@ -67,7 +68,7 @@ class FileWatcher:
         self.lock = threading.RLock()
         self.trees: set[WatchedTree] = set()
         self._trees_of: dict[int, list[WatchedTree]] = {}
-        """The trees in which each watched directory is."""
+        """The trees that contain each watched directory. inotify gives a directory the same watch each time."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -78,7 +79,7 @@ class FileWatcher:
         loop.add_reader(self.inotify.fd, self._on_readable)
 
     def stop(self) -> None:
-        """Stop reading events, in the loop's thread; end all watches with ``Inotify.close``."""
+        """Stop reading events, in the loop's thread. ``Inotify.close`` ends the watches."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -86,9 +87,9 @@ class FileWatcher:
             self._loop.remove_reader(self.inotify.fd)
 
     def drain(self, seconds: float | None = None) -> bool:
-        """Take over the events so far, for at most so many seconds; return whether that was all.
+        """Handle the present events for at most ``seconds``; return whether all were handled.
 
-        Events that come meanwhile are for the next call: a program may write faster than they are read.
+        Events that come meanwhile are for the next call: a program may write faster than this process reads.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         queued = 0 if self._is_closed else self.inotify.queued_bytes()
@@ -103,7 +104,11 @@ class FileWatcher:
         return True
 
     def add(self, tree: WatchedTree, fd: int) -> int:
-        """Watch an open directory of a tree, and return the watch; raise OSError if none is left."""
+        """Watch an open directory of a tree, and return the watch.
+
+        Raises:
+            OSError: the user has no watches left.
+        """
         watch = self.inotify.add(fd)
         trees = self._trees_of.setdefault(watch, [])
         if tree not in trees:
@@ -111,7 +116,7 @@ class FileWatcher:
         return watch
 
     def remove(self, tree: WatchedTree, watch: int) -> None:
-        """End the watch of a directory, unless another tree has it."""
+        """End the watch of a directory, unless another tree needs the watch."""
         trees = self._trees_of.get(watch, [])
         if tree in trees:
             trees.remove(tree)
@@ -121,7 +126,7 @@ class FileWatcher:
                     self.inotify.remove(watch)
 
     def _dispatch(self, event: FileEvent) -> None:
-        if event.mask & OVERFLOW:
+        if event.mask & OVERFLOW:  # it has no watch: any tree may have lost events
             for tree in self.trees:
                 tree.must_walk = True
             return
@@ -132,12 +137,13 @@ class FileWatcher:
 
     def _on_readable(self) -> None:
         assert self._loop is not None
+        # Reading at once would wake the loop for each event of a busy program. The pause gathers them.
         self._loop.remove_reader(self.inotify.fd)
         self._timer = self._loop.call_later(_PAUSE_SECONDS, self._read_slice)
 
     def _read_slice(self) -> None:
         assert self._loop is not None
-        is_complete = self.lock.acquire(blocking=False)
+        is_complete = self.lock.acquire(blocking=False)  # a thread may walk a tree: the loop must not wait for it
         if is_complete:
             try:
                 is_complete = self.drain(_SLICE_SECONDS) and all(tree.advance(_SLICE_SECONDS) for tree in tuple(self.trees))
@@ -150,13 +156,13 @@ class FileWatcher:
 
 
 class WatchedTree:
-    """The watched directories of one workspace, and its changed files. Links are not followed.
+    """The watched directories of a workspace, and the changed files. Links are not followed.
 
     Args:
         watcher: reports the changes.
-        root: the workspace; it may be missing, and be replaced.
-        ignored: names of directories that are not watched.
-        is_ignored: whether files of a name, in the root itself, are left out.
+        root: the workspace, which may be missing or be replaced.
+        ignored: names of unwatched directories.
+        is_ignored: whether files of a name in the root itself are left out.
 
     Raises:
         WatchRefused: the workspace has too many directories, or the user has no watches left.
@@ -166,11 +172,11 @@ class WatchedTree:
         self, watcher: FileWatcher, root: Path, ignored: frozenset[str], is_ignored: Callable[[str], bool] = lambda _: False
     ) -> None:
         self.must_walk = False
-        """Whether events were lost, or a directory was moved away, whose watches have the paths of before."""
+        """Whether events were lost, or a directory was moved away, whose watches still have the old paths."""
         self.omitted = 0
-        """The number of changes that were not noted since the last look, because there are too many."""
+        """The number of changes beyond ``CHANGES_MAX`` since the last look."""
         self.unnamed = 0
-        """The number of changed files that the last looks left out, because their paths are too large together."""
+        """The number of changed files left out by the last looks, since their paths are too large together."""
         self.since = read_inode_clock()
         """The time of the last look, by the clock of inodes, in nanoseconds."""
         self._watcher = watcher
@@ -178,15 +184,15 @@ class WatchedTree:
         self._ignored, self._is_ignored = ignored, is_ignored
         self._identity: tuple[int, int] | None = None
         self._paths: dict[int, str] = {}
-        """The watched directories, relative to the root."""
+        """The paths of the watched directories, relative to the root."""
         self._inodes: dict[int, int] = {}
-        """Their inodes: after moves the path of one may be that of another."""
+        """The inodes of the watched directories: after moves a path may lead to another directory."""
         self._known: dict[int, str] = {}
-        """Those before a walk, or none where nothing was watched: all files of others are new."""
+        """The paths before a walk, empty without watches before. All files of other directories are new."""
         self._recent: dict[str, int] = {}
         """The inode times of files that were reported in the tick of the last look."""
         self._changed: dict[int, dict[str, bool]] = {}
-        """The names of changed files in each directory; false for one that a program opened to write: its time decides."""
+        """The names of changed files in each directory. False after a mere close of a file for writing: the time decides."""
         self._change_count = self._entry_count = self._paths_bytes = 0
         self._pending: list[tuple[int, str, Report]] = []
         self._refusal: WatchRefused | None = None
@@ -200,16 +206,17 @@ class WatchedTree:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the next look is for a thread: it takes longer than an event loop should wait."""
+        """Whether the next look is for a thread, since it takes too long for the event loop."""
         is_drained = self._watcher.drain(_SLICE_SECONDS) and self.advance(_SLICE_SECONDS)
         return not is_drained or self.must_walk or self._change_count > _QUICK_CHANGES
 
     def look(self) -> set[str]:
-        """Return the paths of regular files that are new or changed since the last look.
+        """Return the paths of new or changed regular files since the last look.
 
         Raises:
-            WatchRefused: see the class; the tree must be closed.
+            WatchRefused: see the class. Close the tree then.
         """
+        # Read first: for the next walk, times from ``now`` on are new. ``_recent`` has such files that are reported already.
         now = read_inode_clock()
         self._watcher.drain()
         paths: set[str] = set()
@@ -223,7 +230,7 @@ class WatchedTree:
         return paths
 
     def take_changes(self, now: int) -> set[str]:
-        """Return the changes that are known at a time of inodes, without a look for others."""
+        """Return the changes known at an inode time, without a look for other changes."""
         paths: set[str] = set()
         room = PATHS_BYTES_MAX
         with self._watcher.lock:
@@ -248,7 +255,7 @@ class WatchedTree:
                 self._watcher.remove(self, watch)
 
     def handle(self, event: FileEvent) -> None:
-        """Take over an event. The watcher calls it, with its lock."""
+        """Handle an event. The watcher calls this with the lock."""
         watch, name, mask = event.watch, event.name, event.mask
         if mask & IGNORED:
             self._paths_bytes -= sys.getsizeof(self._paths.pop(watch, ""))
@@ -257,6 +264,7 @@ class WatchedTree:
             return
         elif mask & IS_DIRECTORY:
             if name not in self._ignored and not mask & DELETE:
+                # A moved directory keeps its watch, and so do all below it, but their paths have changed.
                 self.must_walk |= bool(mask & MOVED_FROM)
                 self._pending.append((watch, name, "all" if mask & (MOVED_TO | CREATE) else "new"))
         elif mask & (DELETE | MOVED_FROM):
@@ -267,7 +275,7 @@ class WatchedTree:
             self._mark(watch, name, is_certain=not mask & CLOSE_WRITE)
 
     def advance(self, seconds: float | None = None) -> bool:
-        """Watch new directories for at most so many seconds; return whether that was all of them."""
+        """Watch new directories for at most ``seconds``; return whether all are watched."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while self._pending and self._refusal is None:
             with self._watcher.lock:
@@ -283,7 +291,7 @@ class WatchedTree:
             raise self._refusal
 
     def _begin(self, report: Report) -> None:
-        """Watch the root and all directories below it from the beginning on."""
+        """Watch the root and all directories below anew."""
         with self._watcher.lock:
             identity, former = self._read_identity(), self._paths
             self._known = former if self.must_walk and identity == self._identity else {}
@@ -296,13 +304,14 @@ class WatchedTree:
             self._advance_or_raise()
         finally:
             self._known = {}
+            # Last: a directory that is still there keeps its watch without a gap.
             with self._watcher.lock:
                 for watch in former.keys() - self._paths.keys():
                     self._watcher.remove(self, watch)
                     self._forget(watch)
 
     def _read_identity(self) -> tuple[int, int] | None:
-        """Return the root's device and inode; None if it is missing."""
+        """Return the root's device and inode, or None if the root is missing."""
         try:
             status = os.stat(self._root, follow_symlinks=False)  # noqa: PTH116 - before every result
         except OSError:
@@ -310,7 +319,7 @@ class WatchedTree:
         return status.st_dev, status.st_ino
 
     def _add_directory(self, parent: int, name: str, report: Report) -> None:
-        """Watch a directory, and queue those in it. One that is gone or cannot be read is left out."""
+        """Watch a directory, and queue inner directories. A missing or unreadable directory is left out."""
         above = self._paths.get(parent)
         if above is None:
             return
@@ -327,7 +336,7 @@ class WatchedTree:
             self._refuse(f"it has more than {DIRECTORIES_MAX} directories, or their paths are too long together")
             return
         try:
-            watch = self._watcher.add(self, fd)  # first, so that nothing is missed
+            watch = self._watcher.add(self, fd)  # before the listing, so no entry is missed in between
         except OSError as exc:
             self._refuse(f"no watch is left, {exc.strerror}: fs.inotify.max_user_watches is the limit")
             return
@@ -378,7 +387,7 @@ class WatchedTree:
         names[name] = is_certain
 
     def _check_files(self, watch: int, names: dict[str, bool], top: int, now: int) -> Iterator[str]:
-        """Yield the paths of a directory's files that are there and changed."""
+        """Yield the paths of a directory's present and changed files."""
         above = self._paths.get(watch)
         if above is None:
             return
@@ -399,7 +408,7 @@ def _open_beneath(top: int, path: str, flags: int) -> int:
 
 
 def read_inode_clock() -> int:
-    """Return the time, in nanoseconds, that a file would get that changes now: this clock has ticks of some milliseconds."""
+    """Return the present inode time in nanoseconds, as for a change now. This clock has ticks of some milliseconds."""
     try:
         return time.clock_gettime_ns(_COARSE_CLOCK)
     except (OSError, AttributeError):  # not on every Unix

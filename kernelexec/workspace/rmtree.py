@@ -1,6 +1,6 @@
-"""Remove directories that a kernel can write in: at any depth, with any modes, and without following links.
+"""Remove directories writable by a kernel: at any depth, with any modes, and without following links.
 
-A running cell may go on making directories in a tree, as fast as they are removed: a removal that it can hold is bounded.
+A running cell may create directories in a tree as fast as they are removed, so a removal in reach of a cell is bounded.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from pathlib import Path
 
 from kernelexec.workspace.safe_files import DIRECTORY, NAMED, closing_fd, open_directory_chain, open_top, short_temporary_name
 
-#: How many entries of a directory of ours are removed at most, which is twice what a copy of a workspace holds; and how many
-#: seconds the removal of a directory of one call takes at most, which holds few.
+#: The most removed entries of a directory of ours, twice as many as in a copy of a workspace; and the time limit, in seconds,
+#: for the directory of a single call, which has few entries.
 ENTRIES_MAX, CALL_SECONDS = 200_000, 2.0
+#: A running cell may put new entries into the emptied directory: they are removed too, but not for ever.
 _PASSES = 5
 
 
 class _BoundReached(Exception):
-    """A removal has looked at as many entries, or taken as long, as it may."""
+    """The bound of entries or of time of a removal."""
 
 
 @dataclass(slots=True)
 class _Bound:
-    """The rest of the bounds of a removal: entries, and the time at which it ends."""
+    """The rest of the bounds of a removal: entries, and the time of the end."""
 
     left: int | None
     until: float
@@ -43,7 +44,7 @@ class _Bound:
         return time.monotonic() > self.until
 
     def names_in(self, directory: int) -> Iterator[str]:
-        """Yield the names in an open directory; raise ``_BoundReached`` instead of the first one beyond a bound."""
+        """Yield the names in an open directory. Raise ``_BoundReached`` in the place of the first name beyond a bound."""
         for name in names_in(directory, None if self.left is None else self.left + 1):
             if self.left is not None:
                 self.left -= 1
@@ -53,7 +54,7 @@ class _Bound:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it, as far as that is possible."""
+    """Remove a directory and its content, as far as possible."""
     with suppress(OSError):
         with closing_fd(os.open(path, DIRECTORY)) as fd:
             clear(fd)
@@ -61,16 +62,17 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_within(top: Path, relative: Path, *, seconds: float = math.inf) -> None:
-    """Remove a directory below ``top``, which a kernel can write in; no link is followed on the way either.
+    """Remove a directory below ``top``, where a kernel can write, without following links on the way.
 
-    It gets another name first, so that nothing new is written there by its path. What is beyond ``ENTRIES_MAX``, or left
-    after ``seconds``, stays under that name until the workspace is removed.
+    The directory gets another name first, so nothing new is written by the old path. Entries beyond ``ENTRIES_MAX``, or left
+    after ``seconds``, stay under the new name until the workspace is removed.
     """
     name = short_temporary_name()
     with suppress(OSError), ExitStack() as opened:
         above = open_directory_chain(open_top(top), relative.parent, opened)
         directory = open_directory_chain(os.open(relative.name, DIRECTORY, dir_fd=above), Path(), opened)
         os.rename(relative.name, name, src_dir_fd=above, dst_dir_fd=above)
+        # By the descriptor: the name may be another directory's by now, and ``rmdir`` removes an empty directory only.
         clear(directory, most=ENTRIES_MAX, seconds=seconds)
         os.rmdir(name, dir_fd=above)
 
@@ -78,13 +80,13 @@ def remove_within(top: Path, relative: Path, *, seconds: float = math.inf) -> No
 def clear(
     top: int, *, keep: str = "", stop: threading.Event | None = None, most: int | None = None, seconds: float = math.inf
 ) -> bool:
-    """Remove the content of an open directory but ``keep``; return whether nothing else is left. Ends soon after ``stop``.
+    """Remove the content of an open directory except ``keep``. Return whether nothing else is left. ``stop`` ends the removal.
 
-    Deep directories are moved up before they are opened: the depth, which a kernel chooses, costs neither
-        recursion nor descriptors.
+    Deep directories are moved up before they are opened, so the depth, chosen by a kernel, costs neither recursion nor
+    descriptors.
 
-    Without a bound (``most`` entries, or ``seconds``), a cell that makes directories in the tree as fast as they are
-    removed holds the removal for as long as it likes.
+    Without a bound (``most`` entries, or ``seconds``), a cell can hold the removal for ever by creating directories in the
+    tree as fast as they are removed.
     """
     bound = _Bound(most, time.monotonic() + seconds)
     with suppress(_BoundReached):
@@ -101,20 +103,20 @@ def clear(
 
 
 def names_in(directory: int, most: int | None = None) -> list[str]:
-    """Return the names in an open directory, or the first ones."""
+    """Return the names in an open directory, at most the first ``most``."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in islice(entries, most)]
 
 
 def _remove(name: str, top: int, bound: _Bound) -> list[str]:
-    """Remove a file, or a directory after moving its directories up; return the names of those."""
+    """Remove a file, or a directory after moving its directories up. Return the new names of the moved directories."""
     if _unlink(name, top):
         return []
     moved = []
     with closing_fd(_open_ours(name, top)) as fd:
         for inner in bound.names_in(fd):
             if not _unlink(inner, fd):
-                os.close(_open_ours(inner, fd))
+                os.close(_open_ours(inner, fd))  # a move changes its "..", so it must be writable itself
                 moved.append(secrets.token_hex(8))
                 os.rename(inner, moved[-1], src_dir_fd=fd, dst_dir_fd=top)
     os.rmdir(name, dir_fd=top)
@@ -125,13 +127,15 @@ def _unlink(name: str, parent: int) -> bool:
     """Remove a name that is not a directory; return whether it was removed."""
     try:
         os.unlink(name, dir_fd=parent)
+    # PermissionError is the answer of POSIX for a directory: EISDIR is Linux's own.
     except (IsADirectoryError, PermissionError):
         return False
     return True
 
 
 def _make_ours(fd: int) -> None:
-    """Give the owner of an open file full rights to it, not to a file of the same name."""
+    """Give the owner full rights to an open file, and not to a later file of the same name."""
+    # ``fchmod`` refuses descriptors of O_PATH.
     if NAMED == os.O_RDONLY:
         os.fchmod(fd, stat.S_IRWXU)
     else:
@@ -139,7 +143,7 @@ def _make_ours(fd: int) -> None:
 
 
 def _open_ours(name: str, parent: int) -> int:
-    """Open a directory after giving its owner full rights to it."""
+    """Open a directory after giving full rights to the owner."""
     with closing_fd(os.open(name, NAMED | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)) as fd:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             _make_ours(fd)

@@ -1,6 +1,6 @@
-"""Files that a kernel can write in: read within a bound and replaced as a whole, beneath directories opened part by part.
+"""Files in reach of a kernel: read within a bound and replaced as a whole, beneath directories opened part by part.
 
-Functions raise ``OSError`` for a file that is missing or not regular, and for a link in its place or on the way.
+Functions raise ``OSError`` for a missing file, a file that is not regular, and a link in its place or on the way.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 
 from kernelexec.workspace.directory import OURS, give_to_owner, split_at_ours
 
-#: Flags to open a directory, and not the target of a link in its place.
+#: Flags to open a directory, and never the target of a link.
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: `O_PATH` where the system has it. It is asked for here, because this module is below the one that knows systems.
+#: `O_PATH`, or `O_RDONLY` on systems without it. Defined here, since this module is below the module of systems.
 NAMED = getattr(os, "O_PATH", os.O_RDONLY)
 _BUFFER_BYTES, _PIECE_BYTES = 256 * 1024, 2**20
+#: Without ``O_NONBLOCK``, a FIFO in the place of a file would hold the caller until a program opens it to write.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: The name of a file that ``replace_file`` writes, which contains its final name.
+#: The name of an unfinished file of ``replace_file``, with the final name inside.
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
 
 
@@ -37,6 +38,7 @@ def closing_fd(fd: int) -> Iterator[int]:
 
 def open_top(path: str | Path) -> int:
     """Open a workspace or another directory; the caller closes it. No link below our directory in a workspace is followed."""
+    # ``opened`` closes the whole chain, hence the ``dup`` of the last directory.
     above, below = split_at_ours(Path(path))
     with ExitStack() as opened:
         return os.dup(open_directory_chain(os.open(above, DIRECTORY), below, opened))
@@ -44,7 +46,7 @@ def open_top(path: str | Path) -> int:
 
 @contextmanager
 def _parent_of(path: str | Path, dir_fd: int | None) -> Iterator[tuple[Path, int | None]]:
-    """Yield a file's path, and the directory that it is relative to: it is opened below our directory in a workspace."""
+    """Yield a file's path and the directory for relative paths, opened here for a file below our directory in a workspace."""
     path = Path(path)
     if dir_fd is not None or OURS not in path.parent.parts:
         yield path, dir_fd
@@ -64,7 +66,11 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
 
 
 def open_unlinked(path: Path) -> int:
-    """Open a regular file for reading; raise ``OSError`` if a part of its path is a link, which a cell may have made."""
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: a part of the path is a link, which a cell may have created.
+    """
     fd = open_regular(path)
     if Path(f"/proc/self/fd/{fd}").readlink() != path:
         os.close(fd)
@@ -73,7 +79,7 @@ def open_unlinked(path: Path) -> int:
 
 
 def read_regular(path: str | Path, limit_bytes: int, *, dir_fd: int | None = None, tail: bool = False) -> bytes:
-    """Return the first bytes of a regular file, or with ``tail`` the last ones."""
+    """Return the first ``limit_bytes`` of a regular file, or with ``tail`` the last."""
     with os.fdopen(open_regular(path, dir_fd=dir_fd), "rb") as file:
         if tail:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
@@ -90,11 +96,11 @@ def replace_file(
 ) -> None:
     """Replace a file as a whole: readers see the old or the new content. A link in its place is replaced, not followed.
 
-    The file belongs to the owner of its directory; its ``mode`` is by default 0o644 less the umask. Until it is complete it
-    is called ``temporary``, and a leftover of that name is removed; without a name, each call chooses one.
+    The file belongs to the owner of the directory. The default ``mode`` is 0o644 less the umask. Until complete, the file has
+    the name ``temporary``, and a leftover of the same name is removed. Without ``temporary`` each call chooses a new name.
 
     Raises:
-        OSError: the file cannot be written; the old one is unchanged.
+        OSError: the file cannot be written; the old file is unchanged.
     """
     with _parent_of(path, dir_fd) as (final, directory):
         unfinished = final.with_name(temporary or f".{final.name}.{secrets.token_hex(8)}.tmp")
@@ -111,25 +117,25 @@ def replace_file(
 
 
 def final_name(name: str) -> str:
-    """Return what an unfinished file of ``replace_file`` will be called, and any other name as it is."""
+    """Return the final name of an unfinished file of ``replace_file``. Other names are unchanged."""
     unfinished = _UNFINISHED.fullmatch(name)
     return name if unfinished is None else unfinished[1]
 
 
 def short_temporary_name() -> str:
-    """Return a new name for an unfinished file whose own name may be as long as the system allows."""
+    """Return a new name for an unfinished file, even if the final name has the greatest length of the system."""
     return f".{secrets.token_hex(8)}.tmp"
 
 
 def create_file(
     path: Path, content: bytes | Iterable[bytes | memoryview], *, mode: int | None = None, dir_fd: int | None = None
 ) -> None:
-    """Create a file that belongs to the owner of its directory; a file that cannot be filled is removed again.
+    """Create a file that belongs to the owner of the directory. After an error the new file is removed.
 
-    Its ``mode`` is by default 0o644 less the umask.
+    The default ``mode`` is 0o644 less the umask.
 
     Raises:
-        FileExistsError: there is a file or a link of that name.
+        FileExistsError: there is a file or a link with this name.
         OSError: the file cannot be written.
     """
     with _parent_of(path, dir_fd) as (name, directory):
@@ -149,7 +155,7 @@ def create_file(
 def replace_beneath(
     top: Path, relative: Path, content: bytes | Iterable[bytes | memoryview], *, mode: int | None = None
 ) -> None:
-    """Replace a file below ``top`` as a whole; missing directories on the way are created, and no link is followed."""
+    """Replace a file below ``top`` as a whole without following links. Missing directories on the way are created."""
     with ExitStack() as opened:
         first = open_top(top)
         directory = open_directory_chain(first, relative.parent, opened, owner=os.fstat(first))
@@ -157,17 +163,17 @@ def replace_beneath(
 
 
 def create_beneath(top: Path, relative: Path) -> None:
-    """Create a directory of mode 0o700 below ``top``, and those on the way; no link is followed."""
+    """Create a directory of mode 0o700 below ``top`` and missing directories on the way, without following links."""
     with ExitStack() as opened:
         first = open_top(top)
         os.fchmod(open_directory_chain(first, relative, opened, owner=os.fstat(first)), 0o700)
 
 
 def copy_between(source: Path, target: Path, relative: Path, sizes: Mapping[str, int], *, limit_bytes: int) -> None:
-    """Copy regular files of a directory in one workspace into the same directory of another; no link is followed in either.
+    """Copy regular files of a directory in a workspace into the same directory of another, without following links.
 
-    Files that are missing, not regular, larger than their size in ``sizes`` or than the rest of ``limit_bytes``, which is for
-    all together, or there already are left out. Of a file that grows meanwhile only the first bytes are copied.
+    Left out are files that are missing, not regular, present in the target, larger than their size in ``sizes``, or larger
+    than the rest of ``limit_bytes``, which is for all files together. Of a growing file only the first bytes are copied.
     """
     with ExitStack() as opened:
         source_fd = open_directory_chain(open_top(source), relative, opened)
@@ -184,9 +190,9 @@ def copy_between(source: Path, target: Path, relative: Path, sizes: Mapping[str,
 
 
 def copy_content(source: int, target: int, size: int) -> None:
-    """Copy the first bytes of an open file, which may grow or shrink meanwhile."""
+    """Copy the first ``size`` bytes of an open file, which may grow or shrink meanwhile."""
     left = size
-    with suppress(OSError, AttributeError):  # of another file system, or of a system that cannot do it
+    with suppress(OSError, AttributeError):  # between file systems, or on a system without the call
         while left and (count := os.copy_file_range(source, target, left)):
             left -= count
     while left and (piece := os.read(source, min(left, _PIECE_BYTES))):
@@ -197,7 +203,7 @@ def copy_content(source: int, target: int, size: int) -> None:
 
 
 def has_content(path: Path, content: bytes) -> bool:
-    """Return whether a regular file has exactly that content."""
+    """Return whether a regular file has exactly this content."""
     try:
         return read_regular(path, len(content) + 1) == content
     except OSError:
@@ -205,9 +211,9 @@ def has_content(path: Path, content: bytes) -> bool:
 
 
 def open_directory_chain(top: int, relative: Path, opened: ExitStack, *, owner: os.stat_result | None = None) -> int:
-    """Open the directory below an open one, part by part; ``opened`` closes all of them, ``top`` too.
+    """Open a directory below an open directory, part by part. ``opened`` closes all of them, ``top`` included.
 
-    With an ``owner``, missing directories on the way are created and given to it.
+    With an ``owner``, missing directories on the way are created for this owner.
     """
     opened.callback(os.close, top)
     for part in relative.parts:

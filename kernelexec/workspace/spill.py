@@ -1,6 +1,6 @@
-"""Bytes in files instead of memory: stream text that does not fit into a result, and a spool of rarely needed bytes.
+"""Bytes in files instead of memory: stream text beyond the size of a result, and a spool of rarely needed bytes.
 
-The text is written up to a quota and read back in pages. The file of a spool has no name and ends with its process.
+The text is written up to a quota and read back in pages. The file of a spool has no name and ends with the process.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from kernelexec.errors import InvalidRequest
 from kernelexec.results import OutputPage
 from kernelexec.text import head_within, utf8_size
 
-#: The bytes read beyond a page, which may begin within a character and contains at least one whole one.
+#: The bytes read beyond a page. A page may begin within a character, and contains at least a whole character.
 MARGIN_BYTES = 8
-#: The bound of one search, in seconds: its page ends there, and a single line that takes longer is refused.
+#: The bound of a search, in seconds. The page ends there, and a single line that takes longer is refused.
 GREP_SECONDS = 5.0
 _GREP_CHUNK_BYTES = 1024 * 1024
 _LINE_MAX_CHARS = 64 * 1024
 _PIECE_CHARS = 4096
-#: Smaller pieces stay in memory: their location in the file takes about as much.
+#: Smaller pieces stay in memory, since a location in the file takes about as much.
 LEAST_BYTES = 1024
-#: The file is rewritten once its unneeded bytes are more than the rest and more than this.
+#: The file is rewritten once the unneeded bytes exceed both the rest and this number.
 WASTE_BYTES = 8 * 1024 * 1024
 
 
 class SpillFile:
-    """One execution's stream text on disk, in a private directory. A full disk ends the writing, never the cell."""
+    """The stream text of an execution on disk, in a private directory. A full disk ends the writing, never the cell."""
 
     def __init__(self, path: Path, quota_bytes: int) -> None:
         self._path = path
@@ -43,11 +43,12 @@ class SpillFile:
         self.failed = False
 
     def write(self, text: str) -> None:
-        """Append a piece of text, or as much of it as the quota and the disk allow."""
+        """Append a piece of text, as far as the quota and the disk allow."""
         content = text.encode("utf-8", "replace")
         left = self._quota - self.stored_bytes
         if len(content) > left:
             content = content[:left].decode("utf-8", "ignore").encode()
+            # No later and shorter piece may follow behind the cut: the stored text is always the beginning of the whole.
             self._quota = self.stored_bytes + len(content)
         if not content or self.failed:
             return
@@ -63,7 +64,7 @@ class SpillFile:
             self.failed = True
 
     def close(self) -> None:
-        """Stop writing; the text can still be read."""
+        """Stop writing. The text can still be read."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -71,7 +72,7 @@ class SpillFile:
     def remove(self) -> None:
         """Close and delete the file."""
         self.close()
-        if self.stored_bytes or self.failed:  # else there was none
+        if self.stored_bytes or self.failed:  # else there is no file
             with suppress(FileNotFoundError):
                 self._path.unlink()
 
@@ -80,7 +81,7 @@ class SpillFile:
         return page_of(self._read(offset, limit + MARGIN_BYTES), offset, limit, total_bytes, self.stored_bytes)
 
     def grep(self, pattern: str, offset: int, limit: int, total_bytes: int) -> OutputPage:
-        """Return the lines from ``offset`` on that match the regular expression, up to ``limit`` bytes of them."""
+        """Return the matching lines of a regular expression from ``offset`` on, up to ``limit`` bytes."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         offset += _inside(self._read(offset, MARGIN_BYTES), offset)
         finder, position = Grep(pattern, offset, limit), offset
@@ -100,7 +101,7 @@ class SpillFile:
 
 
 def _inside(raw: bytes, offset: int) -> int:
-    """Return how many of the first bytes belong to a character that begins before ``offset``."""
+    """Return the number of first bytes in a character that begins before ``offset``."""
     start = 0
     while start < min(4, len(raw)) and offset and raw[start] & 0xC0 == 0x80:  # noqa: PLR2004 - a continuation byte
         start += 1
@@ -108,7 +109,7 @@ def _inside(raw: bytes, offset: int) -> int:
 
 
 def page_of(raw: bytes, offset: int, limit: int, total_bytes: int, stored_bytes: int) -> OutputPage:
-    """Return a page of the raw bytes at ``offset``, with whole characters only."""
+    """Return a page of whole characters from the raw bytes at ``offset``."""
     start = _inside(raw, offset)
     text = raw[start : start + limit].decode("utf-8", "ignore") or raw[start:].decode("utf-8", "ignore")[:1]
     end = offset + start + utf8_size(text) if text else offset + len(raw)  # the disk may have cut the last character
@@ -116,9 +117,9 @@ def page_of(raw: bytes, offset: int, limit: int, total_bytes: int, stored_bytes:
 
 
 class Grep:
-    """Search for matching lines in pieces of text; lines are cut at 64 Ki characters.
+    """A search for matching lines in pieces of text. Lines are cut at 64 Ki characters.
 
-    The page is full once the limit or the deadline is reached: the next one begins with the line after that.
+    The page is full at the limit or the deadline, and the next page begins with the next line.
     """
 
     def __init__(self, pattern: str, offset: int, limit: int) -> None:
@@ -151,13 +152,13 @@ class Grep:
             self._line = self._line[end:]
 
     def finish(self) -> None:
-        """Search the last line."""
+        """Search the last line, without a line end."""
         if self._line:
             self._take(self._line)
             self._line = ""
 
     def result(self, total_bytes: int, stored_bytes: int) -> OutputPage:
-        """Return the matching lines, and the offset to continue at if there are more."""
+        """Return the matching lines, and the offset of the next page if the search is not complete."""
         following = self._position if self.full else None
         return OutputPage("".join(self._found), self._offset, following, total_bytes, stored_bytes)
 
@@ -166,12 +167,16 @@ class Grep:
             self._take(line[start : start + _LINE_MAX_CHARS])
 
     def _matches(self, line: str) -> bool | None:
-        """Return whether the line matches, within a time bound: a pattern may take for ever. None is for the next page."""
+        """Return whether the line matches, or None to leave the line to the next page. A pattern may take for ever.
+
+        Raises:
+            InvalidRequest: the line alone takes longer than ``GREP_SECONDS``.
+        """
         try:
             left = max(0.001, self._deadline - time.monotonic())
             return self._pattern.search(line, timeout=left, concurrent=True) is not None
         except TimeoutError as exc:
-            if self._position > self._offset:  # the next page gives this line all the time
+            if self._position > self._offset:  # the next page has the whole time for this line
                 return None
             message = f"grep={self._pattern.pattern[:100]!r} took more than {GREP_SECONDS} s: choose a simpler one."
             raise InvalidRequest(message) from exc
@@ -184,6 +189,7 @@ class Grep:
         if matches is None:
             self.full = True
             return
+        # A line is counted in the position only once it is kept or passed over: a full page is continued with this line.
         if matches:
             if self._size + size > self._limit and self._found:
                 self.full = True
@@ -194,7 +200,7 @@ class Grep:
         self.full = time.monotonic() >= self._deadline
 
     def _keep(self, line: str) -> None:
-        """Keep a matching line; short ones are joined, since a string takes 50 bytes in addition to its text."""
+        """Keep a matching line. Short lines are joined, since a string takes 50 bytes in addition to the text."""
         if self._found and len(self._found[-1]) + len(line) <= _PIECE_CHARS:
             self._found[-1] += line
         else:
@@ -214,7 +220,7 @@ class SpooledBytes:
 
 
 class Spool:
-    """A store of bytes for one thread at a time. Its file has no name, so no other process can change it."""
+    """A store of bytes, for a single thread at a time. The file has no name, so no other process can change the content."""
 
     def __init__(self) -> None:
         self._file: _File | None = None
@@ -222,7 +228,7 @@ class Spool:
         self._used = 0
 
     def keep(self, content: bytes) -> bytes | SpooledBytes:
-        """Store bytes; return their location, or the bytes themselves if they are few or cannot be written."""
+        """Store bytes and return their location. Few bytes, or bytes that cannot be written, are returned as they are."""
         if len(content) < LEAST_BYTES:
             return content
         try:
@@ -239,7 +245,7 @@ class Spool:
         """Return the bytes.
 
         Raises:
-            OSError: the bytes cannot be read, or are gone.
+            OSError: the bytes cannot be read, or are missing.
         """
         if isinstance(kept, bytes):
             return kept
@@ -249,14 +255,14 @@ class Spool:
         return content
 
     def drop(self, kept: bytes | SpooledBytes) -> None:
-        """Release bytes."""
+        """Release bytes. ``tidy`` returns their space to the disk."""
         self._used -= 0 if isinstance(kept, bytes) else kept.size
 
     def tidy(self, needed: Iterable[SpooledBytes]) -> None:
-        """Rewrite the file with the ``needed`` bytes, if those are less than half of it; their locations are updated.
+        """Rewrite the file with the ``needed`` bytes, if these are less than half of the file. Their locations are updated.
 
         Raises:
-            OSError: the file cannot be written; nothing is changed.
+            OSError: the file cannot be written; nothing has changed.
         """
         if self._end - self._used <= max(self._used, WASTE_BYTES):
             return
@@ -266,6 +272,7 @@ class Spool:
             fresh.write(self.read(kept), end)
             places.append((kept, end))
             end += kept.size
+        # Only now, when all is written: an error before leaves the locations in the old file.
         for kept, offset in places:
             kept.offset = offset
         self._file, self._end, self._used = fresh, end, end
@@ -276,7 +283,7 @@ class Spool:
 
 
 class _File:
-    """Open a file without a name, which ends with this object."""
+    """An open file without a name, closed at the end of this object."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryFile() as file:

@@ -1,7 +1,7 @@
-"""Calls of Linux for which Python has no functions: ``openat2(2)`` and ``inotify(7)``.
+"""Calls of Linux without Python functions: ``openat2(2)`` and ``inotify(7)``.
 
-Paths are opened beneath an open directory without following links, safely against names that are swapped meanwhile. Linux
-resolves the whole path in one call (5.6 or newer); elsewhere each part is opened from the one before.
+Paths are opened beneath an open directory without following links, safe from names swapped meanwhile. Linux 5.6 or newer
+resolves the whole path in a single call. Elsewhere each part is opened from the part before.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import Any, NamedTuple
 
 from kernelexec.workspace.safe_files import NAMED
 
-#: The call has one number on every architecture that Python runs on; the C library has no function for it.
+#: The call has the same number on every architecture of Python, and no function in the C library.
 _OPENAT2 = 437
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 1, 2, 4, 8
-#: Flags for a directory on the way, which need not be readable where the system has `O_PATH`.
+#: Flags for a directory on the way. With `O_PATH` the directory need not be readable.
 WAY = NAMED | os.O_DIRECTORY
 #: Events of ``inotify(7)``.
 MODIFY, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x8, 0x40, 0x80, 0x100, 0x200
-#: Events that come unasked: the queue was full, a watch has ended; and the mark of events about directories.
+#: Events without a request: the queue was full, a watch has ended. The last is the mark of events about directories.
 OVERFLOW, IGNORED, IS_DIRECTORY = 0x4000, 0x8000, 0x40000000
 _ONLY_DIRECTORIES, _ONLY_LINKED = 0x1000000, 0x4000000
-#: What is asked of the watch of a directory.
+#: The requested events of a directory.
 OF_DIRECTORY = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE | _ONLY_DIRECTORIES | _ONLY_LINKED
+#: ``struct inotify_event``: watch, mask, cookie of a move, size of the name that follows, padded with NUL.
 _HEAD = struct.Struct("iIII")
 _BUFFER_BYTES = 64 * 1024
 #: The request of ``ioctl`` for the bytes that can be read (``inotify(7)``).
@@ -40,13 +41,13 @@ class _How(ctypes.Structure):
 
 
 def open_beneath(directory: int, path: str, flags: int, *, across: bool = False) -> int:
-    """Open an existing path, relative and without ``..``, beneath an open directory. No link is followed in any part of it.
+    """Open an existing path, relative and without ``..``, beneath an open directory. No part of the path may be a link.
 
-    With ``across`` other file systems may be mounted on the way; else that is refused too.
+    With ``across`` the path may lead into other file systems, which are otherwise refused.
 
     Raises:
         OSError: ELOOP for a link, EXDEV for another file system, or an error of ``open(2)``. With ``O_NONBLOCK`` EAGAIN
-            means that a program holds a lease on the file: a second attempt would fail too, for 45 seconds by default.
+            means a program's lease on the file: a second attempt would fail too, for 45 seconds by default.
         ValueError: the path is absolute, or contains ``..``.
     """
     parts = path.split("/")
@@ -60,7 +61,7 @@ def open_beneath(directory: int, path: str, flags: int, *, across: bool = False)
 
 @cache
 def has_openat2() -> bool:
-    """Return whether the system has ``openat2(2)``: old kernels do not, and filters of system calls may refuse it."""
+    """Return whether the system has ``openat2(2)``. Old kernels lack the call, and filters of system calls may refuse it."""
     try:
         os.close(_open_resolved(-100, ".", WAY | os.O_CLOEXEC, 0))  # AT_FDCWD
     except (OSError, AttributeError):
@@ -95,7 +96,8 @@ def _open_by_walk(directory: int, parts: list[str], flags: int, *, across: bool)
 
 
 def _open_next(above: int, part: str, flags: int) -> int:
-    """Open the next part and close the one before; if that fails, the one before stays open."""
+    """Open the next part and close ``above``, which stays open after an error."""
+    # O_DIRECTORY on a link is ENOTDIR, while ``openat2`` reports ELOOP: callers have different messages for the two.
     try:
         fd = os.open(part, flags | os.O_NOFOLLOW, dir_fd=above)
     except NotADirectoryError as exc:
@@ -125,7 +127,7 @@ class FileEvent(NamedTuple):
 
 
 class Inotify:
-    """An instance, which reports the changes of its watched files and directories in order.
+    """An inotify instance, which reports changes of watched files and directories in order.
 
     Raises:
         OSError: the system has no instances, or none is left for this user or process.
@@ -138,16 +140,17 @@ class Inotify:
         self.fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def add(self, fd: int, events: int = OF_DIRECTORY) -> int:
-        """Watch an open file or directory; return the number of the watch, which is the old one if it is watched already.
+        """Watch an open file or directory. Return the number of the watch, the old number of a watched file or directory.
 
         Raises:
             OSError: the user has no watches left.
         """
+        # By the descriptor's link in ``/proc``: a path could be another directory's by now.
         path = f"/proc/self/fd/{fd}".encode()
         return self._checked(self._libc.inotify_add_watch(self.fd, path, ctypes.c_uint32(events)))
 
     def remove(self, watch: int) -> None:
-        """End a watch; one that has ended by itself is ignored."""
+        """End a watch. A watch that has ended already is ignored."""
         self._libc.inotify_rm_watch(self.fd, watch)
 
     def queued_bytes(self) -> int:
@@ -157,7 +160,7 @@ class Inotify:
         return size.value
 
     def read(self) -> bytes:
-        """Return the next events as the system writes them; nothing if there are none."""
+        """Return the next events as written by the system, or nothing without events."""
         try:
             return os.read(self.fd, _BUFFER_BYTES)
         except BlockingIOError:

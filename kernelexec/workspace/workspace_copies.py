@@ -1,6 +1,6 @@
 """Copies of a workspace's files, for branches and checkpoints, and the way back of changes.
 
-Where a file system shares the blocks of copies, as Btrfs and XFS do, a copy takes no space until one side is written.
+On file systems with shared blocks, such as Btrfs and XFS, a copy takes no space until either side is written.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from kernelexec.workspace.safe_files import (
 )
 from kernelexec.workspace.system_calls import open_beneath
 
-#: Directories of tools, and of the journals of sessions, which both sides use together; a repository belongs to the files.
+#: Directories of tools and of session journals, shared by both sides. A repository belongs to the files.
 _SHARED = IGNORED - {".git"} | {".journals"}
-#: The bytes of all files together that one copy has at most.
+#: The most bytes of all files of a copy together.
 COPIED_BYTES = 1024 * 1024 * 1024
 _ENTRIES_MAX = 100_000
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMED_MAX = 20
-#: The errors for a file that has changed its kind, its rights or its place meanwhile.
+#: The errors of a file whose kind, rights or place have changed meanwhile. Other errors, such as a full disk, end the copy.
 _OF_SOURCE = frozenset(
     {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EXDEV, errno.EAGAIN, errno.ENXIO}
 )
@@ -48,7 +48,7 @@ _OF_SOURCE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CopyDirectory:
-    """A directory for a copy in a workspace, open since it was created: a kernel may have replaced its path by a link."""
+    """A directory for a copy in a workspace, open since its creation: a kernel may replace the path by a link."""
 
     workspace: Path
     relative: Path
@@ -56,17 +56,21 @@ class CopyDirectory:
 
     @property
     def path(self) -> Path:
-        """Its path, for what takes paths: see ``check``."""
+        """The path, for functions of paths: call ``check`` before."""
         return self.workspace / self.relative
 
     def check(self) -> None:
-        """Raise ``OSError`` if the path leads to another directory by now, or over a link."""
+        """Check that the path still leads to the directory.
+
+        Raises:
+            OSError: the path leads to another directory by now, or over a link.
+        """
         with closing_fd(open_top(self.path)) as fd:
             if not os.path.samestat(os.fstat(fd), os.fstat(self.fd)):
                 raise FileNotFoundError(errno.ENOENT, "another directory is in its place", str(self.path))
 
     def close(self) -> None:
-        """Close the descriptor; the directory stays."""
+        """Close the descriptor. The directory stays."""
         os.close(self.fd)
 
     def remove(self) -> None:
@@ -77,27 +81,27 @@ class CopyDirectory:
 
 @dataclass(slots=True)
 class CopiedFiles:
-    """The copied files: each path with the state of the copy, by which a later change of it is known."""
+    """The copied files: each path with the state of the copy, for finding later changes."""
 
     states: dict[str, tuple[int, ...]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
-    """The paths that were removed."""
+    """The removed paths."""
     left_out: list[str] = field(default_factory=list)
-    """The paths that were not copied: beyond the bound of bytes, unreadable, or neither files nor links."""
+    """The paths without a copy: beyond the bound of bytes, unreadable, or neither files nor links."""
     is_complete: bool = True
-    """Whether there were no more entries than the bound."""
+    """Whether the entries were within the bound."""
 
     def knows(self, path: str) -> bool:
-        """Return whether a path that is not here was not there either when the copy was made."""
+        """Return whether the absence of a path here means absence from the workspace at the time of the copy."""
         return self.is_complete and not any(path == left_out or path.startswith(f"{left_out}/") for left_out in self.left_out)
 
     def describe_left_out(self) -> str | None:
-        """Return a sentence on files that were not copied; None if there are none."""
+        """Return a sentence on files without a copy, or None if all files were copied."""
         paths = [*self.left_out, *([] if self.is_complete else [f"what follows the first {_ENTRIES_MAX} entries"])]
         return f"These files were not copied: {_list_paths(paths)}." if paths else None
 
     def describe_return(self) -> tuple[str, ...]:
-        """Return sentences on the files that came back with a copy, and on those that did not."""
+        """Return sentences on the restored, removed and unchanged files after the return of a copy."""
         parts = []
         if self.states:
             parts.append(f"{count_things('file', len(self.states))} came back: {_list_paths(sorted(self.states))}.")
@@ -110,14 +114,14 @@ class CopiedFiles:
 
 
 def copy_workspace(source: Path | int, target: Path | int, *, ignore: frozenset[str] = frozenset()) -> CopiedFiles:
-    """Copy the files of a workspace into a new, empty directory. For a thread. No link is followed; links are copied.
+    """Copy the files of a workspace into a new, empty directory. For a thread. Links are copied, not followed.
 
-    Files that exceed the rest of ``COPIED_BYTES`` are left out.
+    Files larger than the rest of ``COPIED_BYTES`` are left out.
 
     Args:
-        source: the workspace; a directory of ours in it is given by its descriptor.
+        source: the workspace, or the descriptor of a directory of ours inside.
         target: the directory, or its descriptor.
-        ignore: paths of files in the workspace that are not copied, nor what they are just replaced by.
+        ignore: paths of excluded files in the workspace. Their unfinished replacements are excluded too.
 
     Raises:
         OSError: the workspace cannot be listed, or the target cannot be written.
@@ -146,21 +150,21 @@ def copy_workspace(source: Path | int, target: Path | int, *, ignore: frozenset[
 
 @dataclass(frozen=True, slots=True)
 class BranchChanges:
-    """The changes of a branch's files since they were copied."""
+    """The changes of a branch's files since the copy."""
 
     entries: Mapping[str, WalkEntry]
-    """The new and the changed ones, by their paths."""
+    """New and changed entries, by path."""
     removed: Sequence[str]
-    """The paths that are gone, each before those of the directories that contain it."""
+    """The missing paths, each before the directories above."""
     unreadable: Sequence[str]
     is_complete: bool
 
 
 def find_changes(source: Path | int, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset()) -> BranchChanges:
-    """Find the changes of the ``copied`` files of a branch. Other arguments and errors are those of ``copy_workspace``.
+    """Find the changes of the ``copied`` files of a branch. See ``copy_workspace`` for other arguments and errors.
 
     Raises:
-        InvalidRequest: the files to copy have more than ``COPIED_BYTES`` together, with their holes; nothing has changed.
+        InvalidRequest: the files to copy have more than ``COPIED_BYTES`` together, holes included; nothing has changed.
     """
     with _opened(source) as top:
         walked = walk(top, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
@@ -180,11 +184,10 @@ def find_changes(source: Path | int, copied: CopiedFiles, *, ignore: frozenset[s
 def bring_back(
     source: Path | int, target: Path | int, copied: CopiedFiles, changes: BranchChanges, *, seconds: float = math.inf
 ) -> CopiedFiles:
-    """Bring the ``changes`` of a branch into the workspace that it was copied from; return what is new or changed there.
+    """Bring the ``changes`` of a branch into the original workspace, and return the new and changed files there.
 
-    Files that the branch has created or changed replace those of the workspace, those that it has removed are removed, and all
-    others stay. Files that are not copied after ``seconds`` are left out. Other arguments and errors are those of
-    ``copy_workspace``.
+    Files created or changed by the branch replace files of the workspace, and files removed by the branch are removed. All
+    other files stay. Files not copied after ``seconds`` are left out. See ``copy_workspace`` for other arguments and errors.
     """
     changed, until = CopiedFiles(left_out=list(changes.unreadable), is_complete=changes.is_complete), time.monotonic() + seconds
     with _opened(source) as top, _opened(target) as target_fd:
@@ -196,6 +199,7 @@ def bring_back(
                     changed.states[path] = _copy(top, target_fd, entry)
             except OSError:
                 changed.left_out.append(path)
+        # A path in an unreadable directory may still exist. ``_remove`` leaves a directory with new files of the workspace.
         for path in changes.removed:
             if changed.knows(path) and _remove(target_fd, path, copied.states[path][0]):
                 changed.removed.append(path)
@@ -205,17 +209,16 @@ def bring_back(
 def put_back(
     source: Path | int, target: Path | int, copied: CopiedFiles, *, ignore: frozenset[str] = frozenset()
 ) -> CopiedFiles:
-    """Make the files of a workspace those of its copy again; return what was changed, removed and left as it is.
+    """Restore the files of a workspace from a copy. Return the changed, the removed and the unchanged files.
 
-    Files are compared by size, time and rights. Files that were not there when the copy was made are removed; those that were
-    left out of it stay as they are, and so do those whose copies a kernel has changed. Arguments and errors are those of
-    ``copy_workspace``.
+    Files are compared by size, time and rights. Files created since the copy are removed. Files left out of the copy are not
+    changed, nor are files whose copies a kernel has changed. See ``copy_workspace`` for arguments and errors.
     """
     changed = CopiedFiles(left_out=list(copied.left_out))
     with _opened(source) as top, _opened(target) as target_fd:
         walked = walk(target_fd, _ENTRIES_MAX, enters=lambda entry: not _is_shared(entry))
         present = {"/".join(entry.parts): entry for entry in walked.entries if not _stays(entry, ignore)}
-        for path in sorted(present, reverse=True):  # what a directory contains before itself
+        for path in sorted(present, reverse=True):  # the content of a directory before the directory
             mode = present[path].seen.st_mode
             is_new = path not in copied.states and copied.knows(path)
             is_other = path in copied.states and stat.S_IFMT(copied.states[path][0]) != stat.S_IFMT(mode)
@@ -226,6 +229,7 @@ def put_back(
             path = "/".join(entry.parts)
             if path not in copied.states or (path in present and _state(present[path].seen) == copied.states[path]):
                 continue
+            # A copy in another state than at its creation is a kernel's work, and not the file that it stands for.
             try:
                 if entry.kind == "file" and _state(entry.seen) != copied.states[path]:
                     changed.left_out.append(path)
@@ -233,7 +237,7 @@ def put_back(
                     changed.states[path] = _copy(top, target_fd, entry)
             except OSError:
                 changed.left_out.append(path)
-        for path in sorted(changed.states, reverse=True):  # when the files in it are there: it may not be writable
+        for path in sorted(changed.states, reverse=True):  # after the files: a directory may be read-only in the end
             if stat.S_ISDIR(mode := copied.states[path][0]):
                 with suppress(OSError):
                     _change_rights(target_fd, path, mode)
@@ -241,10 +245,10 @@ def put_back(
 
 
 def make_copy_directory(workspace: Path, above: Path, name: str) -> CopyDirectory:
-    """Create a directory of that name in ``above`` in a workspace, with a number if the name is taken. For a thread.
+    """Create a directory in ``above`` in a workspace, with a number if the ``name`` is taken. For a thread.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the directory cannot be created.
     """
     top = open_top(workspace)
     with ExitStack() as opened:
@@ -259,7 +263,7 @@ def make_copy_directory(workspace: Path, above: Path, name: str) -> CopyDirector
 
 
 def _list_paths(paths: Sequence[str]) -> str:
-    """Return the first paths for a sentence, and how many more there are."""
+    """Return the first paths for a sentence, and the number of others."""
     more = len(paths) - _NAMED_MAX
     return f"{', '.join(paths[:_NAMED_MAX])}{f' and {more} more' if more > 0 else ''}"
 
@@ -277,14 +281,15 @@ def _stays(entry: WalkEntry, ignore: frozenset[str]) -> bool:
 
 
 def _state(seen: os.stat_result) -> tuple[int, ...]:
-    """Return mode, size and time of a file; of a directory its mode alone."""
+    """Return mode, size and time of a file, or the mode alone of a directory."""
+    # Size and time of a directory change with its entries, which have states of their own.
     if stat.S_ISDIR(seen.st_mode):
         return (seen.st_mode,)
     return seen.st_mode, seen.st_size, seen.st_mtime_ns
 
 
 def _copy(top: int, target_fd: int, entry: WalkEntry) -> tuple[int, ...]:
-    """Copy one entry, over another if there is one; return the state of the copy."""
+    """Copy an entry, in the place of another if there is any. Return the state of the copy."""
     *above, name = entry.parts
     with ExitStack() as opened:
         owner = os.fstat(target_fd)
@@ -294,6 +299,7 @@ def _copy(top: int, target_fd: int, entry: WalkEntry) -> tuple[int, ...]:
                 os.mkdir(name, stat.S_IRWXU, dir_fd=directory)
                 with closing_fd(os.open(name, DIRECTORY, dir_fd=directory)) as added:
                     give_to_owner(added, owner)
+            # The owner's rights are needed for the files inside; ``put_back`` sets the exact rights at its end.
             _change_rights(directory, name, entry.seen.st_mode | stat.S_IRWXU)
             return _state(entry.seen)
         unfinished = short_temporary_name()
@@ -326,12 +332,13 @@ def _copy_file(top: int, entry: WalkEntry, directory: int, name: str, owner: os.
         with closing_fd(os.open(name, _CREATE, 0o600, dir_fd=directory)) as target:
             give_to_owner(target, owner)
             copy_content(source, target, entry.seen.st_size)
+            # Without set-user-ID and the like: a copy may have another owner.
             os.fchmod(target, stat.S_IMODE(seen.st_mode) & 0o777)
             os.utime(target, ns=(seen.st_atime_ns, seen.st_mtime_ns))
 
 
 def _remove(target_fd: int, path: str, mode: int) -> bool:
-    """Remove a file, or an empty directory; return whether it is gone: what cannot be removed stays."""
+    """Remove a file or an empty directory. Return whether the removal succeeded."""
     parent, _, name = path.rpartition("/")
     with suppress(OSError), closing_fd(open_beneath(target_fd, parent or ".", DIRECTORY)) as directory:
         (os.rmdir if stat.S_ISDIR(mode) else os.unlink)(name, dir_fd=directory)

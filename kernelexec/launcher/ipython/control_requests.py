@@ -1,4 +1,4 @@
-"""Requests of the kernel's owner that the control thread answers, also while a cell runs."""
+"""Requests of the kernel's owner, answered by the control thread, also while a cell runs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ..processes.shell_session import WorkingDirectory
 from ..protocol import LaunchOptions
 from .interrupts import MainThreadProbe
 
+#: A new owner gets so many names at once; later replies have only the changes.
 _RESUMED_NAMES_MAX = 10_000
 VARIABLES_MAX = 1000
 
@@ -30,7 +31,10 @@ Handler = Callable[[Any, Any, Mapping[str, Any]], None]
 
 @dataclass
 class NewestCell:
-    """The running cell, or the last one. The next cell begins under the ``lock``, and meanwhile SIGINT is ignored."""
+    """The running cell, or else the last cell.
+
+    The next cell begins under the ``lock``, while SIGINT is ignored: a request cannot hit the wrong cell.
+    """
 
     msg_id: object = None
     task: asyncio.Future[Any] | None = None
@@ -38,19 +42,20 @@ class NewestCell:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def act(self, request: Mapping[str, Any], action: Callable[[], Any]) -> Any:
-        """Carry out a request, unless it names another cell. Other clients' requests to interrupt name none."""
+        """Call ``action`` unless the request names another cell. Requests of other clients name no cell."""
         with self.lock:
             return action() if request.get("msg_id") in (None, self.msg_id) else None
 
     def cancel(self) -> None:
-        """Cancel the cell from another thread, if it is an async one."""
+        """Cancel an async cell, from another thread."""
         if self.task is not None and not self.task.done():
+            # ``cancel`` alone would be called in the wrong thread, and would not wake the loop.
             self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
 
 @dataclass
 class KernelContext:
-    """Parts of a kernel that requests need; ``session``, ``shell`` and ``get_parent`` are ipykernel's."""
+    """The parts of a kernel for its requests; ``session``, ``shell`` and ``get_parent`` are ipykernel's."""
 
     options: LaunchOptions
     session: Any
@@ -63,7 +68,7 @@ class KernelContext:
     processes: CellProcesses = field(default_factory=CellProcesses)
     main_thread: MainThreadProbe = field(default_factory=MainThreadProbe)
     skipped: set[object] = field(default_factory=set)
-    """The ids of cells that do not run."""
+    """The ids of waiting cells that must not run. The control thread adds, the main thread removes."""
 
     def send_to_owner(self, msg_type: str, content: Mapping[str, Any], header: Any = None) -> None:
         """Publish a message with the token, under the running cell unless another request's ``header`` is passed."""
@@ -72,7 +77,7 @@ class KernelContext:
 
 
 class ControlRequests:
-    """Handlers of the owner's requests, by message type in ``handlers``. Each runs in the control thread."""
+    """Handlers of the owner's requests, by message type in ``handlers``. All run in the control thread."""
 
     def __init__(self, context: KernelContext) -> None:
         self.audit = ExecAudit(self._send_program)
@@ -81,7 +86,8 @@ class ControlRequests:
         self._context = context
         self._jobs = Jobs(context.processes.lasting)
         self._entered: dict[str, str | None] = {}
-        """The variables that the owner has sent: copies of this process know them."""
+        """The environment variables that the owner has sent. A copy of this process inherits this record."""
+        # Answers to questions get no reply: the thread that asked waits for them.
         self.handlers: dict[str, Handler] = {
             protocol.VERDICT_REQUEST: partial(self._take_answer, self.audit.questions),
             protocol.COMMAND_REQUEST: partial(self._take_answer, self.command_questions),
@@ -100,7 +106,7 @@ class ControlRequests:
         self.handlers |= {request: partial(self._reply, request, answer) for request, answer in answers.items()}
 
     def resume(self) -> None:
-        """Serve anew in a copy of the process: questions, and background commands, are the other one's."""
+        """Start again in a copy of the process: the original keeps its questions and background commands."""
         self._jobs = Jobs(self._context.processes.lasting)
         self.audit.questions.forget()
         self.input_questions.forget()
@@ -123,14 +129,19 @@ class ControlRequests:
         return {"is_back": self._context.main_thread.is_back}
 
     def _kill(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Kill the processes that a cell has started; of an ended one only if the system tells them from those of others."""
+        """Kill the processes that a cell has started.
+
+        After the cell's end this needs a system that attributes orphans to their kernel; elsewhere nothing is killed.
+        """
         if platform.PLATFORM.adopts_orphans or not self._context.publisher.between_cells:
             self._context.cell.act(content, self._context.processes.kill)
         return {"status": "ok"}
 
     def _skip(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Leave out a cell that waits for the running one of another client: the main thread looks when it begins."""
+        """Skip a cell that waits behind another client's running cell."""
         msg_id, publisher = content.get("msg_id"), self._context.publisher
+        # Added first. The main thread sets the running header and then looks for the id, so either it skips the cell,
+        # or this thread finds the owner's cell running: no order of the two loses the request.
         self._context.skipped.add(msg_id)
         running = publisher.crash_buffer.header or {}
         is_skipped = not publisher.between_cells and running.get("username") != protocol.OWNER_USERNAME
@@ -139,9 +150,10 @@ class ControlRequests:
         return {"is_skipped": is_skipped}
 
     def _relocate(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Change to ``cwd``, if it can be entered, and then the ``environment``, where None removes a variable.
+        """Change to ``cwd``, then update the ``environment``, where None removes a variable.
 
-        Without ``cwd`` this is a copy, where cells may have changed variables that were sent before: only new values count.
+        Nothing changes if ``cwd`` cannot be entered. Without ``cwd`` this process is a copy, whose cells may have changed
+        variables of the owner: only values that differ from the last sent values are set.
         """
         cwd, environment = content["cwd"], content["environment"]
         if cwd is None:
@@ -151,6 +163,7 @@ class ControlRequests:
                 os.chdir(cwd)
             except OSError as exc:
                 return {"status": "error", "evalue": str(exc)}
+            # IPython's own list of visited directories, in place: ``%cd -`` must not lead back to a directory of before.
             self._context.shell.user_ns.get("_dh", [])[:] = [Path(cwd)]
             self._context.shell.programs.set_home()
             self._context.working_directory.move_to(cwd)
@@ -174,7 +187,8 @@ class ControlRequests:
         self._context.send_to_owner(protocol.PROGRAM, question, self._context.get_parent("shell").get("header"))
 
     def ask_for_command(self) -> Callable[[dict[str, Any]], Mapping[str, Any]]:
-        """Return a function that asks the owner on behalf of a command of the running cell, also after the cell's end."""
+        """Return a function that asks the owner for a command of the running cell, also after the cell's end."""
+        # The header is bound now: a later cell must not get the questions of this command.
         header = self._context.publisher.crash_buffer.header
         return lambda question: self.command_questions.ask({**question, "header": header}) or {}
 
@@ -185,9 +199,9 @@ class ControlRequests:
         questions.answer(parent["content"])
 
     def _resume(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
-        """Publish the newest cell's messages again for a new owner that asks for this cell; for no cell, list all names.
+        """Answer a new owner: publish the newest cell's messages again, or list all names if the request names no cell.
 
-        Replies of later cells name the changes since that list.
+        Replies of later cells have the changes since this list.
         """
         msg_id = parent["content"].get("msg_id")
         published = self._context.publisher.find_messages(msg_id)
@@ -199,4 +213,5 @@ class ControlRequests:
         content = {"status": "ok", "known": published is not None, protocol.METADATA_KEY: entry}
         self._context.session.send(stream, protocol.reply_type(protocol.RESUME_REQUEST), content, parent, ident)
         if published is not None:
+            # In the publisher's thread, so new messages of the running cell come after the kept messages.
             self._context.publisher.schedule(partial(self._context.publisher.replay, published, parent))

@@ -8,15 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-#: The modules of the class that all charts of Altair 5 and 6 derive from.
+#: The modules of the base class of all charts in Altair 5 and 6.
 _ALTAIR = ("altair.vegalite.v5.api", "altair.vegalite.v6.api")
 
 
 class Figures:
     """The state of matplotlib's inline backend, which turns the interactive mode on with the first figure.
 
-    A context such as ``style.context`` or ``rc_context`` around that figure restores all settings at its end, the mode too. No
-    later figure would be shown then.
+    A context around the first figure, such as ``style.context`` or ``rc_context``, restores all settings at the end, the mode
+    too. Later figures would then not be shown.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -29,6 +29,7 @@ class Figures:
         if self._is_begun:
             return
         self._is_begun = True
+        # The fork server imports matplotlib in a directory of its own, before the kernel has its workspace.
         if self._was_imported and Path("matplotlibrc").is_file():
             matplotlib: Any = sys.modules["matplotlib"]
             with suppress(Exception):  # the file may hold anything
@@ -40,7 +41,7 @@ class Figures:
         backend: Any = sys.modules.get("matplotlib_inline.backend_inline")
         if self._is_settled or backend is None or backend.flush_figures not in self._shown:
             return
-        self._is_settled = True
+        self._is_settled = True  # only once: later changes of the mode are the user's
         matplotlib: Any = sys.modules["matplotlib"]
         pyplot: Any = sys.modules["matplotlib.pyplot"]
         if not matplotlib.is_interactive() and pyplot._draw_all_if_interactive in self._shown:  # noqa: SLF001 - ioff removes it
@@ -50,7 +51,7 @@ class Figures:
 def add_chart_pictures(formatter: Any) -> None:
     """Let IPython's mime bundle formatter add ``image/png`` to the representations of a chart.
 
-    A reader without a browser cannot draw charts: vl-convert draws them if the kernel has it.
+    A reader without a browser cannot draw charts, so vl-convert draws them if the kernel has this library.
     Nothing is imported before a chart is displayed. The first picture takes about 0.6 s, others about 0.05 s.
     """
     for module in _ALTAIR:
@@ -58,7 +59,7 @@ def add_chart_pictures(formatter: Any) -> None:
 
 
 def _represent(chart: Any) -> Any:
-    """Return the representations of a chart, with a picture unless there is one or its data must be fetched."""
+    """Return the representations of a chart, with a picture unless the chart has one or the data must be fetched."""
     bundle = chart._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     if not isinstance(data, dict) or any(mime.startswith("image/") for mime in data):
@@ -68,18 +69,19 @@ def _represent(chart: Any) -> Any:
         import vl_convert  # noqa: PLC0415
 
         version = alt.SCHEMA_VERSION.lstrip("v").rpartition(".")[0]
+        # No address is fetched: a chart that needs one fails here, and stays without a picture.
         picture = vl_convert.vegalite_to_png(chart.to_dict(), vl_version=version, allowed_base_urls=[])
         data["image/png"] = base64.b64encode(picture).decode("ascii")
     return bundle
 
 
 def forget_directories() -> None:
-    """Make a matplotlib that the fork server has imported look up its directories again.
+    """Make matplotlib look up the user's directories again after a fork server has imported it.
 
-    Call this once the environment is the kernel's, before cells.
+    Call this before cells, in the environment of the kernel.
 
     - Checked for: matplotlib 3.11.2.
-    - Gain: forked kernels draw text that LaTeX sets; they cannot write the cache that matplotlib remembers, the user's.
+    - Gain: forked kernels draw text set by LaTeX. They cannot write to the user's cache, which matplotlib remembers.
     - Obsolete when: ``test_matplotlib_remembers_its_directories``.
     """
     matplotlib: Any = sys.modules.get("matplotlib")

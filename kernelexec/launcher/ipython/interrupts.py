@@ -1,4 +1,4 @@
-"""Handling of SIGINT, which raises only while user code runs, and whether the main thread is back from compiled code."""
+"""Handlers of SIGINT, which raises only while user code runs, and a probe for a main thread that hangs in compiled code."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ from types import CodeType, FrameType
 from typing import Any
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
-#: The functions below ``signal.signal``, which spends 3 µs of every cell on the conversion of numbers to enums.
+#: The C functions below ``signal.signal``, which converts numbers to enums and so takes 3 µs of every cell.
 _set_handler: Any = _signal.signal
 _get_handler: Any = _signal.getsignal
 _SIGINT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
-#: Seconds for a completion or inspection, for which the next cell waits.
+#: The time limit of a completion or inspection, in seconds: the next cell waits for its end.
 _LOOK_SECONDS = 3.0
-#: More than any system's ``sem_t`` has.
+#: More than the size of ``sem_t`` on any system.
 _SEMAPHORE_BYTES = 128
 
 
 def allow_interrupts() -> _InterruptHandler:
-    """Have SIGINT raise KeyboardInterrupt within the block, also in child processes, and ignore it afterwards.
+    """Let SIGINT raise KeyboardInterrupt within the block and in child processes, and ignore SIGINT afterwards.
 
-    After an exception the end of the block itself may have been interrupted: see ``ignore_interrupts``.
+    A signal can also interrupt the end of the block: call ``ignore_interrupts`` after an exception.
     """
+    # A handler, unlike SIG_IGN, is reset by ``exec``: so programs of the cell start with the default action.
     return _InterruptHandler(signal.default_int_handler, _IGNORE)
 
 
 def cancel_on_interrupt(cell: asyncio.Task[Any], entry: CodeType, spared: Collection[asyncio.Task[Any]]) -> _InterruptHandler:
-    """Have SIGINT end an async cell, for which the caller waits within the block; ``spared`` tasks are not disturbed.
+    """Let SIGINT end an async cell while the caller waits for the cell within the block; spare the ``spared`` tasks.
 
-    It raises only where a task's own code runs: asyncio's, which runs between, would lose the task or the loop. Nothing may
-    raise KeyboardInterrupt out of the cell's task: ``entry``, its outermost code, prevents that, and is not interrupted itself.
+    The handler raises only in a task's own code: an exception in asyncio's code would lose the task or the loop.
+    KeyboardInterrupt must not leave the cell's task: ``entry``, the outermost code of the task, catches it and is itself never
+    interrupted.
     """
     loop, waiter = asyncio.get_running_loop(), asyncio.current_task()
 
     def on_signal(_signum: int, frame: FrameType | None) -> None:
         current = asyncio.current_task(loop)
+        # ``cr_running`` is false in asyncio's own code around a step of the task.
         runs = current is not None and getattr(current.get_coro(), "cr_running", False)
         if runs and (current is waiter or (current is cell and frame is not None and frame.f_code is not entry)):
             raise KeyboardInterrupt
+        # ``threadsafe``, for its write to the wake-up pipe: the signal does not end a ``select`` (PEP 475).
         loop.call_soon_threadsafe(cell.cancel)
         if runs and current is not cell and current not in spared:
             raise asyncio.CancelledError
@@ -52,7 +56,8 @@ def cancel_on_interrupt(cell: asyncio.Task[Any], entry: CodeType, spared: Collec
 
 
 def ignore_interrupts() -> None:
-    """Ignore SIGINT. A signal that has just arrived raises here, before the handler changes."""
+    """Ignore SIGINT. A pending signal raises here, before the handler changes."""
+    # Python runs pending handlers inside the call itself. The second call cannot be interrupted by the same signal.
     try:
         _set_handler(_SIGINT, _IGNORE)
     except BaseException:
@@ -61,7 +66,7 @@ def ignore_interrupts() -> None:
 
 
 class _InterruptHandler:
-    """A handler of SIGINT within a block; no generator, since an interrupted generator would go on when it is collected."""
+    """A handler of SIGINT within a block. No generator: garbage collection would resume an interrupted generator."""
 
     def __init__(self, handler: _Handler, after: _Handler) -> None:
         self._handler, self._after = handler, after
@@ -78,7 +83,7 @@ class _InterruptHandler:
 
 
 def call_with_time_limit(look: Callable[[], Any], fallback: dict[str, Any]) -> Any:
-    """Call ``look``, which reads user objects; return ``fallback`` if it fails or exceeds its time limit."""
+    """Call ``look``, which runs code of user objects; return ``fallback`` after an exception or 3 seconds."""
     timer = threading.Timer(_LOOK_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     timer.daemon = True
     try:
@@ -94,10 +99,10 @@ def call_with_time_limit(look: Callable[[], Any], fallback: dict[str, Any]) -> A
 
 
 class MainThreadProbe:
-    """A call of C code that Python's main thread makes as soon as it is back in the interpreter, after handlers of signals.
+    """A probe for the return of the main thread from compiled code to the interpreter, after handlers of signals.
 
-    It posts a semaphore, so no Python code runs that an interrupt could hit. Where there is no semaphore (macOS), the thread
-    counts as back at once.
+    The interpreter calls C code that posts a semaphore, so an interrupt finds no Python code to hit. On systems without
+    unnamed semaphores (macOS) the thread counts as back at once.
     """
 
     def __init__(self) -> None:
@@ -110,14 +115,16 @@ class MainThreadProbe:
                 self._library, self._post = library, ctypes.cast(library.sem_post, ctypes.c_void_p)
 
     def begin(self) -> None:
-        """Look from now on, unless that has begun already."""
+        """Begin, unless the probe is active already."""
         if self._library is not None and self._before is None:
+            # The count only grows, so a difference shows the call. Calls of earlier cells have left any number.
             before = self._count()
+            # The queue of pending calls is bounded. If it is full, the thread counts as back.
             if ctypes.pythonapi.Py_AddPendingCall(self._post, ctypes.byref(self._semaphore)) == 0:
                 self._before = before
 
     def end(self) -> None:
-        """Look no more."""
+        """End the probe."""
         self._before = None
 
     @property

@@ -1,4 +1,4 @@
-"""ipykernel's kernel with interrupts that reach every cell, a reply to every cell, and a report of the state with it."""
+"""ipykernel's kernel with interrupts for every kind of cell, and a reply to every cell with a report of the state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .messages import ShellChannel, pack
 from .patches import cell_sources, find_class_sources, follow_wakers, give_own_pipes
 from .shell import LauncherShell
 
-#: Number and least size of the variables that are named when memory gets short.
+#: Number and least size of the variables named in a report of short memory.
 _BIGGEST, _BIG_BYTES = 5, 1024 * 1024
 #: Limit of the added and of the removed names in a reply.
 _CHANGED_NAMES_MAX = 1000
@@ -62,6 +62,7 @@ class LauncherKernel(IPythonKernel):
     """See ``confinement.confine``."""
     checkpoints: Any = None
     """The ``Checkpoints`` of this kernel."""
+    # ipykernel pauses before each reply, and starts a thread for each subshell: see ``LauncherApp.init_control``.
     _execute_sleep = 0
     _supports_kernel_subshells = False
 
@@ -93,7 +94,7 @@ class LauncherKernel(IPythonKernel):
         self._directory_report: DirectoryReport | None = None
 
     def start(self) -> None:
-        """Serve, and report readiness once the loop runs."""
+        """Start serving, and report readiness once the loop runs."""
         super().start()
         loop: Any = self.io_loop
         follow_wakers(self, loop.asyncio_loop)
@@ -103,6 +104,7 @@ class LauncherKernel(IPythonKernel):
         self._memory_monitor = MemoryMonitor(find_limited_cgroup(), self._find_biggest_variables, self._report_memory)
         if self.options.audits_programs:
             self._control.audit.install()
+        # A callback of the loop runs only once the loop does: the owner then finds a kernel that answers.
         self.io_loop.add_callback(notify_ready, self.options, self.confinement)
 
     def move(self, moves: MovedDirectories) -> None:
@@ -110,9 +112,9 @@ class LauncherKernel(IPythonKernel):
         moves.follow(self._context.working_directory, self.shell.command_session)
 
     def resume(self, options: LaunchOptions, shell_socket: Any) -> None:
-        """Go on in a copy of this process: the application has made new sockets and threads, and given them to this kernel."""
+        """Continue in a copy of this process, with the new sockets and threads of the application."""
         LauncherKernel.options = self._context.options = options
-        self._control_lock = asyncio.Lock()
+        self._control_lock = asyncio.Lock()  # the control thread, which the copy lacks, may have held the old lock
         self.control_stream.on_recv(self.dispatch_control, copy=False)
         self._publisher.crash_buffer = CrashBuffer(options.crash_buffer)
         for stream in self._own_streams[:2]:
@@ -129,11 +131,10 @@ class LauncherKernel(IPythonKernel):
         return self._own_streams[:2]
 
     def _list_captured(self) -> list[CapturedFd]:
-        """Return the captured descriptors."""
         return [captured for stream in self._own_streams[:2] if (captured := stream.captured_fd) is not None]
 
     def _take_checkpoint(self, name: str | None = None, target: CopyTarget | None = None, *, is_automatic: bool = False) -> Any:
-        """Make a checkpoint. A kernel that goes on from it comes back from here too, with a reply that no client awaits."""
+        """Make a checkpoint. The call returns in a resumed copy too, whose reply no client awaits."""
         own_tasks = getattr(self.shell_stream, "running", ())
         with self._context.cell.lock:  # a fork would copy it as the control thread holds it
             return self.checkpoints.take(name, self.shell.execution_count, own_tasks, target, is_automatic=is_automatic)
@@ -142,11 +143,11 @@ class LauncherKernel(IPythonKernel):
         self._context.send_to_owner(OBSTACLES, {"obstacles": obstacles})
 
     def _send_interrupt_children(self) -> None:
-        """Interrupt the running cell and the processes that it has started, if it is the cell that the request names."""
+        """Interrupt the running cell with its processes, unless the request names another cell."""
         self._context.cell.act(self.get_parent("control").get("content", {}), self._interrupt)
 
     def _interrupt(self) -> None:
-        self.shell.interrupts += 1
+        self.shell.interrupts += 1  # before the signal: ``run_code`` looks at the count once the signal has raised
         if platform.PLATFORM.adopts_orphans:
             self._context.processes.interrupt()
         else:  # the system does not list processes
@@ -154,13 +155,13 @@ class LauncherKernel(IPythonKernel):
         self._context.main_thread.begin()
 
     def _process_children(self) -> list[Any]:
-        """Return the children for the shutdown; without any the list of all processes is not read, which takes 10 ms."""
+        """Return the children for the shutdown. Without children this saves 10 ms for the list of all processes."""
         return super()._process_children() if tree.has_descendants() else []
 
     def set_parent(self, ident: Any, parent: Any, channel: str = "shell") -> None:
-        """Note the request that output belongs to; output of threads and programs belongs to the newest cell of code.
+        """Set the parent of output. Output of threads and programs belongs to the newest cell of code.
 
-        Commands and requests that are no cells cannot cause such output, so it stays with the cell before.
+        Commands and other requests cause no such output: their start leaves this output with the cell before.
         """
         if channel != "shell":
             super().set_parent(ident, parent, channel)
@@ -172,27 +173,28 @@ class LauncherKernel(IPythonKernel):
             super().set_parent(ident, parent, channel)
             return
         holders: tuple[Any, ...] = (self.shell.displayhook, self.shell.display_pub, *self._own_streams[:2])
+        # ipykernel sets the global parent together with the parent of this thread: only the second may change here.
         headers = [holder._parent_header_global for holder in holders]  # noqa: SLF001 - ipykernel has no other
         super().set_parent(ident, parent, channel)
         for holder, header in zip(holders, headers, strict=True):
             holder._parent_header_global = header  # noqa: SLF001 - as above
 
     def pre_handler_hook(self) -> None:
-        """Do nothing: interrupts are ignored outside of cells, since a late one must not cost a reply."""
+        """Do nothing. ipykernel allows interrupts here; outside of cells a late interrupt would cost a reply."""
 
     def post_handler_hook(self) -> None:
         """See pre_handler_hook."""
 
     def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
-        """Publish a status; a cell's ``busy`` is sent together with its ``execute_input``, so the reader wakes up once."""
+        """Publish a status. A cell's ``busy`` waits for the ``execute_input`` that follows, so the reader wakes up once."""
         parent, publisher = parent or self.get_parent(channel), self.iopub_thread
         if status == "busy" and parent.get("msg_type") == "execute_request" and not parent.get("content", {}).get("silent"):
             publisher.holds_next_message = True
         super()._publish_status(status, channel, parent)
-        publisher.holds_next_message = False  # if it was queued, no other message must wait in its place
+        publisher.holds_next_message = False  # if ``busy`` was queued, no other message must wait in its place
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: FBT001 - ipykernel's
-        """Run a cell, and always return a reply."""
+        """Run a cell, and return a reply whatever the cell does."""
         self._prepare_cell()
         header = self.get_parent("shell").get("header", {})
         msg_id = header.get("msg_id")
@@ -220,7 +222,7 @@ class LauncherKernel(IPythonKernel):
         if owner.is_forked_child:  # a child of the cell came back: the kernel is its parent's
             status = self.shell.exit_status
             os._exit(content.get("status") == "error" if status is None else status)
-        if self.shell.exit_status == 0:
+        if self.shell.exit_status == 0:  # ``sys.exit(0)`` ends a cell, and is no failure
             content |= {"status": "ok", "user_expressions": {}}
         self._restore_streams()
         self._separate_children()
@@ -232,9 +234,9 @@ class LauncherKernel(IPythonKernel):
         return content
 
     def _prepare_cell(self) -> None:
-        """Restore the streams, whatever an earlier cell did to them, and start counting for this cell.
+        """Restore the streams after the changes of earlier cells, and begin the measurements of this cell.
 
-        From now on signal handlers may raise, so messages are sent as a whole or by the publisher's own thread.
+        From now on signal handlers may raise: messages are sent in one call of C code or by the publisher's thread.
         """
         self._publisher.between_cells = False
         self._restore_streams()
@@ -246,6 +248,7 @@ class LauncherKernel(IPythonKernel):
             self._publisher.published = PublishedMessages(str(header.get("msg_id")), self.options.replay_bytes)
         self._cpu_before = platform.cpu_seconds()
         self._memory_monitor.begin_cell()
+        # An interrupt for the cell before must not reach this cell: see ``NewestCell.act``.
         with self._context.cell.lock:
             self._context.cell.msg_id = header.get("msg_id")
             self._context.main_thread.end()
@@ -254,7 +257,7 @@ class LauncherKernel(IPythonKernel):
         self._figures.begin_cell()
 
     def _separate_children(self) -> None:
-        """Read the output of programs and children so far, and forget orphans that have ended."""
+        """Read the output of programs and children up to now, and reap orphans that have ended."""
         lingering = tree.has_children()
         self._own_streams[0].drain()  # for both streams
         self._own_streams[0].read_left()
@@ -267,7 +270,7 @@ class LauncherKernel(IPythonKernel):
         sys.stdout, sys.stderr, sys.displayhook = self._own_streams
 
     def _build_failure_reply(self, exc: BaseException) -> dict[str, Any]:
-        """Return the reply for a cell that ipykernel could not report: its exception was shown, or else ``exc`` is reported."""
+        """Return the reply for a cell after a failure of ipykernel: the error that was shown, or else ``exc``."""
         error = {"ename": type(exc).__name__, "evalue": truncate(exc), "traceback": []}
         if self.shell.shown_error is not None and not isinstance(exc, KeyboardInterrupt):
             error = self.shell.shown_error
@@ -275,10 +278,10 @@ class LauncherKernel(IPythonKernel):
         return {**error, "status": "error", "execution_count": count, "user_expressions": {}, "payload": []}
 
     def finish_metadata(self, parent: Any, metadata: dict[str, Any], reply_content: dict[str, Any]) -> dict[str, Any]:
-        """Add ``ReplyMetadata``: proof that this very process answers, and its state."""
+        """Add ``ReplyMetadata``: the proof that this process answers, and its state."""
         if reply_content.get("status") != "error":
             metadata = super().finish_metadata(parent, metadata, reply_content)
-        # changes by another client's cells are reported to the owner too, with its next cell
+        # Changes by another client's cells are reported to the owner too, with the owner's next cell.
         is_owners = parent["header"].get("username") == OWNER_USERNAME
         added, removed, count = self._context.names.changes(report=is_owners)
         entry: ReplyMetadata = {
@@ -307,6 +310,7 @@ class LauncherKernel(IPythonKernel):
             entry["programs"] = report
         metadata[METADATA_KEY] = entry
         published = self._publisher.find_messages(parent["header"].get("msg_id"))
+        # Kept before it is sent: an owner that dies meanwhile leaves the reply to its successor.
         if published is not None:
             published.set_reply(reply_content, metadata, len(pack(reply_content)))
         return metadata
@@ -327,13 +331,17 @@ class LauncherKernel(IPythonKernel):
         return report
 
     def _report_memory(self, report: MemoryReport) -> None:
-        """Report memory to the owner while its cell runs: afterwards this process may be killed."""
+        """Report memory to the owner while the cell runs, since the system may kill this process later."""
         header = self._publisher.crash_buffer.header
         if header and header.get("username") == OWNER_USERNAME:
             self._context.send_to_owner(MEMORY, report)
 
     def _input_request(self, prompt: str, ident: Any, parent: Any, password: bool = False) -> str:  # noqa: FBT001, FBT002 - ipykernel's
-        """Ask the owner and write prompt and answer to stdout; ask another client as Jupyter does."""
+        """Ask the owner, and write prompt and answer to stdout. Ask other clients as Jupyter does.
+
+        Raises:
+            EOFError: the owner has no answer, or a forked process asks.
+        """
         if parent.get("header", {}).get("username") != OWNER_USERNAME:
             return str(super()._input_request(prompt, ident, parent, password))
         stdout = self._own_streams[0]
@@ -349,7 +357,7 @@ class LauncherKernel(IPythonKernel):
         return answer
 
     def do_complete(self, code: str, cursor_pos: int | None) -> Any:
-        """Complete a name; code of the user's classes is ended after a time limit, or by an interrupt."""
+        """Complete a name. Completion runs code of the user's classes: it ends after 3 seconds or by an interrupt."""
         position = len(code) if cursor_pos is None else cursor_pos
         fallback = {"status": "ok", "matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
         return call_with_time_limit(lambda: super(LauncherKernel, self).do_complete(code, cursor_pos), fallback)
@@ -360,15 +368,15 @@ class LauncherKernel(IPythonKernel):
         return call_with_time_limit(lambda: super(LauncherKernel, self).do_inspect(*args, **kwargs), fallback)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """Keep waiting cells after a failed one: they may be another client's.
+        """Keep waiting cells after a failed cell, since they may belong to another client.
 
-        Without the driver the kernel aborts them, as Jupyter's clients expect.
+        Without the driver the kernel aborts these cells, as Jupyter's clients expect.
         """
         if not self.options.token:
             super()._abort_queues(subshell_id)
 
     def _cancel_on_sigint(self, future: asyncio.Task[Any]) -> Any:
-        """Let SIGINT end an async cell wherever it runs: ipykernel 7.4 passes it to its loop without waking that."""
+        """Let SIGINT end an async cell at any point. ipykernel 7.4 passes the signal to the loop without waking the loop."""
         self._context.cell.task = future
         spared = self.shell_stream.running if isinstance(self.shell_stream, ShellChannel) else ()
         self.shell.in_task = True
@@ -376,7 +384,7 @@ class LauncherKernel(IPythonKernel):
 
 
 def is_cell(request: dict[str, Any]) -> bool:
-    """Return whether a request is a cell of code, and not a command, a call of the launcher, or a request of another kind."""
+    """Return whether a request is a cell of code: no command, no call of the launcher and no other kind of request."""
     if request["header"]["msg_type"] != "execute_request":
         return False
     content = request.get("content", {})

@@ -1,4 +1,4 @@
-"""Jupyter's messages with less work for each: the session that packs them, and the shell channel that reads and sends them."""
+"""Jupyter's messages with less work for each: a session that packs messages, and a shell channel that reads and sends them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _HEADER = ("msg_id", "msg_type", "username", "session", "date", "version")
 _HEADER_TEXT = "{" + ", ".join(f'"{name}": %s' for name in _HEADER) + "}"
 _EMPTY = b"{}"
 _PARTS = 5  # the signature and four signed frames
-#: One encoder for all values. Without a check for cycles, a value that contains itself ends with RecursionError.
+#: One encoder for all values. Without a check for cycles, a value inside of itself ends with RecursionError: see ``pack``.
 _encode = json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False, check_circular=False).encode
 
 
 class LauncherMessageSession(jupyter.Session):
-    """A session that packs the parent of a cell's messages once, and converts no dates.
+    """A message session with one packed parent for all messages of a cell, and without conversion of dates.
 
     - Checked for: jupyter_client 8.9, ipykernel 7.4.0.
     - Gain: 0.5 ms a cell in processor time, of 4.1 ms together with the driver.
@@ -43,7 +43,7 @@ class LauncherMessageSession(jupyter.Session):
     _parent: tuple[Any, bytes] = ({}, _EMPTY)
 
     def msg_header(self, msg_type: str) -> dict[str, Any]:
-        """Return a new header, with its date as text."""
+        """Return a new header, with the date as text."""
         return {
             "msg_id": self.msg_id,
             "msg_type": msg_type,
@@ -64,11 +64,12 @@ class LauncherMessageSession(jupyter.Session):
             pack(metadata) if metadata else _EMPTY,
             pack(content),
         ]
+        # On the wire: identities, delimiter, signature, header, parent header, metadata, content.
         idents = ident if isinstance(ident, list) else [] if ident is None else [ident]
         return [*idents, jupyter.DELIM, self.sign(parts), *parts]
 
     def sign(self, msg_list: list[bytes]) -> bytes:
-        """Return the signature of frames, in hexadecimal; empty without a key."""
+        """Return the signature of frames, in hexadecimal, or an empty text without a key."""
         auth: Any = self.auth
         if auth is None:
             return b""
@@ -90,7 +91,7 @@ class LauncherMessageSession(jupyter.Session):
         header: Any = None,
         metadata: Any = None,
     ) -> Any:
-        """Send a message; one with buffers, or for an old protocol, is sent by jupyter_client."""
+        """Send a message. jupyter_client sends messages with buffers and those for an old protocol."""
         msg = msg_or_type if isinstance(msg_or_type, dict) else self.msg(msg_or_type, content, parent, header, metadata)
         if stream is None or buffers or msg.get("buffers") or self.adapt_version or self.debug:
             return super().send(stream, msg, ident=ident, buffers=buffers, track=track)
@@ -99,13 +100,13 @@ class LauncherMessageSession(jupyter.Session):
         return msg
 
     def deserialize(self, msg_list: list[Any], content: bool = True, copy: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as above
-        """Read a request of this protocol's version as jupyter_client does, except that dates stay text."""
+        """Read a request as jupyter_client does, but leave dates as text. jupyter_client reads other versions itself."""
         signature, *parts = [frame if copy else bytes(frame.bytes) for frame in msg_list[:_PARTS]]
         header = self._read_header(signature, parts) if content and len(parts) == _PARTS - 1 and self.auth is not None else None
         if header is None:
             message: dict[str, Any] = super().deserialize(msg_list, content=content, copy=copy)
             return message
-        self._add_digest(signature)
+        self._add_digest(signature)  # a request that is sent again is refused, as by jupyter_client
         return {
             "header": header,
             "msg_id": header["msg_id"],
@@ -117,14 +118,15 @@ class LauncherMessageSession(jupyter.Session):
         }
 
     def _read_header(self, signature: bytes, parts: list[bytes]) -> dict[str, Any] | None:
-        """Return the header of a new and correctly signed message; None for others, which jupyter_client refuses."""
+        """Return the header of a new and correctly signed message, or None: jupyter_client refuses or converts others."""
         if signature in self.digest_history or not compare_digest(signature, self.sign(parts)):
             return None
         header: dict[str, Any] = self.unpack(parts[0])
         return header if str(header.get("version", "")).startswith("5.") else None
 
     def _pack_parent(self, parent: Any) -> bytes:
-        """Pack the parent's header, which is the same object for all messages of a cell."""
+        """Pack a parent's header once for all messages of a cell."""
+        # By identity: all messages of a cell have the same object. The tuple is replaced as a whole, for other threads.
         last, packed = self._parent
         if last is not parent:
             packed = pack(parent)
@@ -133,7 +135,7 @@ class LauncherMessageSession(jupyter.Session):
 
 
 def _pack_header(header: dict[str, Any]) -> bytes:
-    """Pack a header, whose fields are known."""
+    """Pack a header by a template, if the header has exactly the fields of ``msg_header`` in their order."""
     if tuple(header) != _HEADER:
         return pack(header)
     try:
@@ -143,7 +145,7 @@ def _pack_header(header: dict[str, Any]) -> bytes:
 
 
 def pack(value: Any) -> bytes:
-    """Return JSON as Jupyter's own packer does, but escape a lone surrogate, for which that one drops the whole message.
+    """Return JSON as Jupyter's own packer does, but escape a lone surrogate instead of dropping the whole message.
 
     Raises:
         TypeError, ValueError: the value cannot be encoded as JSON.
@@ -156,7 +158,7 @@ def pack(value: Any) -> bytes:
 
 
 class ShellChannel:
-    """A replacement of ipykernel's ``ZMQStream``, which queues replies and needs more rounds of the loop for a request.
+    """A replacement of ipykernel's ``ZMQStream``, which queues replies and takes more rounds of the loop for a request.
 
     All methods run in the event loop's thread.
     """
@@ -170,12 +172,13 @@ class ShellChannel:
         self.io_loop: Any = None
 
     def on_recv(self, handle: Callable[[list[Any]], Coroutine[Any, Any, Any]] | None, copy: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - ZMQStream's signature
-        """Handle each request by a task; all tasks share one context."""
+        """Handle each request in a task of the same context."""
         self._loop = asyncio.get_running_loop() if handle is None else asyncio.get_event_loop()
         self._handle = handle
         if handle is None:
             self._loop.remove_reader(self.socket.FD)
         else:
+            # The descriptor signals changes, not a state: a request that came before is read at once instead.
             self._loop.add_reader(self.socket.FD, self._read)
             self._loop.call_soon(self._read)
 
@@ -200,7 +203,7 @@ class ShellChannel:
         return self._read(limit) if flag & zmq.POLLIN else 0
 
     def getsockopt(self, option: int) -> Any:
-        """Return an option of the socket, whose descriptor event loops of graphical toolkits watch."""
+        """Return an option of the socket. Event loops of graphical toolkits watch the socket's descriptor."""
         return self.socket.getsockopt(option)
 
     def close(self, linger: int | None = None) -> None:
@@ -217,6 +220,7 @@ class ShellChannel:
     def _read(self, limit: int | None = None) -> int:
         count = 0
         while self._handle is not None and not self.socket.closed and count != limit and has_message(self.socket):
+            # libzmq delivers the parts of a message together, so the further calls of recv cannot fail with EAGAIN.
             request = [self._bare.recv(NOBLOCK, copy=False)]
             while request[-1].more:
                 request.append(self._bare.recv(NOBLOCK, copy=False))

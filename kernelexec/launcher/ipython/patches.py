@@ -1,9 +1,9 @@
 """Changes to CPython, IPython and ipykernel for which they have no setting.
 
-Each names the checked versions, its gain, and the test in ``tests/local/launcher/test_patches.py`` that fails when the library
-does the same itself. A patch for speed stays only if it gains 5 ms a start or 0.2 ms a cell.
+Each patch names the checked versions, the gain, and a test in ``tests/local/launcher/test_patches.py``, which fails once the
+library does the same. A patch for speed must gain 5 ms a start or 0.2 ms a cell.
 
-Removed on 2026-11-25, since they gained less than 5 ms a start and 0.2 ms a cell in processor time of a forked kernel:
+Removed on 2026-11-25 for a smaller gain, in processor time of a forked kernel:
 quicker traits and configuration of traitlets, remembered signatures of ipykernel, transformed cells kept between ipykernel and
 IPython, a display formatter for plain values, fillers between small objects.
 """
@@ -37,10 +37,10 @@ _INHERITED = -1
 
 
 def leave_out_debugger() -> None:
-    """Make ipykernel find no debugpy. Call this before creating a kernel.
+    """Keep ipykernel from loading debugpy. Call this before a kernel exists.
 
     - Checked for: ipykernel 7.4.0.
-    - Gain: 35 ms a start in processor time, 150 ms without a fork server, and 10 MiB: only Jupyter's own clients debug.
+    - Gain: 35 ms a start in processor time, 150 ms without a fork server, and 10 MiB. Only Jupyter's own clients debug.
     - Obsolete when: ``test_ipykernel_loads_its_debugger``.
     """
     absent: Any = ModuleType("ipykernel.debugger")
@@ -49,9 +49,9 @@ def leave_out_debugger() -> None:
 
 
 class Compiler(XCachingCompiler):
-    """ipykernel's compiler, which also registers with ``inspect`` the module of each cell.
+    """ipykernel's compiler, with the module of each cell registered in ``inspect``.
 
-    A traceback asks ``inspect`` for each frame's module, twice. For an unknown file ``inspect`` looks at all modules.
+    A traceback asks ``inspect`` twice for the module of each frame. For an unknown file ``inspect`` looks at all modules.
 
     - Checked for: ipykernel 7.4.0, CPython 3.11 to 3.14.
     - Gain: 1.3 ms a cell that fails; a millisecond for each frame once pandas is imported.
@@ -62,7 +62,7 @@ class Compiler(XCachingCompiler):
         """Return the file name of a cell."""
         try:
             name = super().get_code_name(raw_code, code, number)
-        except OSError:  # no directory for temporary files can be written now; the name is that of no file
+        except OSError:  # no directory for temporary files is writable now: the name of a file that does not exist will do
             name = f"{os.environ.get('TMPDIR', '/tmp')}/ipykernel_{os.getpid()}/{murmur2_x86(raw_code, get_tmp_hash_seed())}.py"  # noqa: S108
         modules: dict[str, str] = getattr(inspect, "modulesbyfile", {})
         modules[name] = _MAIN
@@ -70,7 +70,7 @@ class Compiler(XCachingCompiler):
 
 
 def find_class_sources(compiler: Any) -> None:
-    """Make ``inspect`` look for a class without a file in the cells of a compiler, the newest first.
+    """Let ``inspect`` find classes without a file in the cells of a compiler, the newest first.
 
     - Checked for: CPython 3.11 to 3.14, IPython 9.18.
     - Gain: ``inspect.getsource``, ``getsourcefile`` and ``??`` find classes and dataclasses of cells, as they find functions.
@@ -100,7 +100,7 @@ def cell_sources(compiler: Any) -> Iterator[tuple[str, str]]:
 
 
 def _find_cell(cls: type, compiler: Any) -> str | None:
-    """Return the file name of the cell that defines a class: by its methods, or else by its name, fields and line."""
+    """Return the file name of the cell with a class: from the class's methods, or else by name, fields and line."""
     for member in vars(cls).values():
         code = getattr(inspect.unwrap(_function_of(member)), "__code__", None)
         if isinstance(code, CodeType) and code.co_filename in linecache.cache and _is_part(code, cls):
@@ -118,7 +118,7 @@ def _find_cell(cls: type, compiler: Any) -> str | None:
 
 
 def _function_of(member: Any) -> Any:
-    for name in ("__func__", "fget", "func"):
+    for name in ("__func__", "fget", "func"):  # class and static methods, properties, cached properties
         member = getattr(member, name, None) or member
     return member
 
@@ -128,7 +128,7 @@ def _is_part(code: CodeType, cls: type) -> bool:
 
 
 def _find_definitions(source: str, qualname: str) -> Iterator[ast.ClassDef]:
-    """Yield the definitions of a class with that qualified name."""
+    """Yield the definitions of classes with a qualified name."""
     pending: list[tuple[ast.AST, str]] = []
     with suppress(SyntaxError, ValueError, RecursionError):
         pending = [(ast.parse(source), "")]
@@ -155,7 +155,7 @@ def _line(node: ast.ClassDef) -> int:
 
 
 def give_own_pipes(find_captured: Callable[[], Sequence[CapturedFd]], find_pipes: Callable[[], PipeReader]) -> None:
-    """Put a new pipe behind each captured descriptor that a child of ``subprocess`` or ``multiprocessing`` inherits.
+    """Put a new pipe behind each captured descriptor inherited by a child of ``subprocess`` or ``multiprocessing``.
 
     - Checked for: CPython 3.11 to 3.14.
     - Gain: a pipe does not tell its writers apart, and a full buffer of a child ends within a line.
@@ -172,10 +172,11 @@ def give_own_pipes(find_captured: Callable[[], Sequence[CapturedFd]], find_pipes
     def fork_exec_with_pipes(*arguments: Any) -> Any:
         targets = {fd if fd != _INHERITED else number for number, fd in ((1, arguments[_STDOUT]), (2, arguments[_STDERR]))}
         inherited, pipes = [item for item in find_captured() if item.fd in targets], find_pipes()
-        if not inherited or owner.is_forked_child:
+        if not inherited or owner.is_forked_child:  # the reader of the pipes is a thread of the parent
             return fork_exec(*arguments)
-        if pipes.has_output:  # it comes before that of the child
+        if pipes.has_output:  # earlier output comes before that of the child
             pipes.drain(DRAIN_SECONDS)
+        # Two starts at once would lend the same descriptor twice, and each child could get the other's pipe.
         with lock:
             lent = [item for item in inherited if item.lend()]
             try:
@@ -191,12 +192,12 @@ def give_own_pipes(find_captured: Callable[[], Sequence[CapturedFd]], find_pipes
 
 
 def follow_wakers(kernel: IPythonKernel, loop: asyncio.AbstractEventLoop) -> None:
-    """Move a task to the newest cell when that cell's code schedules it; one that a timer or a file wakes stays.
+    """Move a task to the newest cell when this cell's code schedules the task. Timers and files move no task.
 
-    ipykernel finds the cell of a task's output in the task's context, which it has from the cell that created it.
+    ipykernel finds the cell of a task's output in the task's context, a copy of the context of the cell that created the task.
 
     - Checked for: ipykernel 7.4.0, CPython 3.11 to 3.14.
-    - Gain: a cell that puts work into the queue of an earlier cell's task has that task's output.
+    - Gain: a cell that puts work into the queue of an earlier cell's task has the task's output.
     - Obsolete when: ``test_a_task_keeps_its_first_cell``.
     """
     stream: Any = sys.stdout
@@ -206,6 +207,7 @@ def follow_wakers(kernel: IPythonKernel, loop: asyncio.AbstractEventLoop) -> Non
 
     def call_soon_in_cell(callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
         if context is not None:
+            # The second condition: code of an older cell, such as another of its tasks, must not take the task back.
             cell = variable.get(None)
             if cell is not context.get(variable) and cell is stream._parent_header_global:  # noqa: SLF001 - as above
                 with suppress(RuntimeError):  # the context is in use

@@ -1,4 +1,4 @@
-"""IPython's shell in which every way to run a command uses one runner, and errors have bounds."""
+"""IPython's shell with a single runner for commands, and with bounds for errors."""
 
 from __future__ import annotations
 
@@ -46,22 +46,23 @@ from .tracebacks import (
     shortened_chain,
 )
 
+#: More output in a variable could end the kernel for want of memory.
 _CAPTURED_CHARS = 256 * 1024 * 1024
-#: Line magics that run one program, and of which IPython hides a failure.
+#: Line magics that run a program and hide its failure.
 _PROGRAM_MAGICS = frozenset({"pip", "uv", "conda", "mamba", "micromamba"})
-#: Code in the place of the statements that do not run.
+#: Code in the place of statements that must not run.
 _INTERRUPT = compile("raise KeyboardInterrupt('the rest of the cell did not run')", "<kernelexec>", "exec")
 
 
 @named_as_base
 class LauncherShell(ZMQInteractiveShell):
-    """ipykernel's shell with commands that stream, keep stdout and stderr apart, and end as a group."""
+    """ipykernel's shell. Its commands stream their output, keep stdout and stderr apart, and end as a group."""
 
     compiler_class = Compiler
     scratch: str | None = None
     programs = VirtualEnv({})
     ask_for_command: Callable[[], AskOwner] | None = None
-    """Returns the function by which a command of the running cell asks the owner."""
+    """Returns a function for the questions of a command of the running cell to the owner."""
     take_checkpoint: Callable[[str | None, CopyTarget | None], Any] | None = None
     """Makes a checkpoint; returns its description, or a list of obstacles."""
     last_exit_code: int | None = None
@@ -70,29 +71,29 @@ class LauncherShell(ZMQInteractiveShell):
     shown_error: dict[str, Any] | None = None
     inner_error: dict[str, Any] | None = None
     interrupts = 0
-    """How often the running cell was interrupted."""
+    """The number of interrupts of the running cell. The control thread counts."""
     exit_status: int | None = None
     """See ``ReplyMetadata``."""
     cells_begun = 0
     """The number of cells of code so far."""
     in_task = False
-    """Whether the cell has a task of its own, out of which KeyboardInterrupt would end the loop."""
+    """Whether the cell has its own task: a KeyboardInterrupt out of a task would end the loop."""
     literal: bool | str | None = None
     """See ``ReplyMetadata``."""
 
     def init_environment(self) -> None:
-        """Turn colours and pagers off: programs read the output of commands."""
+        """Turn colours and pagers off, since programs read the output of commands."""
         for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR"):
             os.environ.pop(name, None)
         os.environ |= {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat"}
 
     def init_hooks(self) -> None:
-        """Display text that IPython would page (``name?``)."""
+        """Display text instead of paging it (``name?``)."""
         super().init_hooks()
         self.set_hook("show_in_pager", _show, 0)
 
     def init_traceback_handlers(self, custom_exceptions: Any) -> None:
-        """Use ``Tracebacks``; only the class changes, since the arguments of IPython's object differ between versions."""
+        """Use ``Tracebacks``. Only the class changes, since the arguments of IPython's object differ between versions."""
         super().init_traceback_handlers(custom_exceptions)
         self.InteractiveTB.__class__ = Tracebacks
 
@@ -102,13 +103,13 @@ class LauncherShell(ZMQInteractiveShell):
         add_chart_pictures(self.display_formatter.mimebundle_formatter)
 
     def init_displayhook(self) -> None:
-        """Look at each value that is about to be shown."""
+        """Register ``note_literal`` for each value before it is shown."""
         super().init_displayhook()
         hook: Any = self.displayhook
         hook.register_hook(self.note_literal)
 
     def init_history(self) -> None:
-        """Keep no output, which IPython keeps for ``%notebook``: a session writes a notebook of its own."""
+        """Keep no output. IPython keeps output for ``%notebook``, but a session writes its own notebook."""
         super().init_history()
         self.history_manager.outputs = _EmptyOutputs()
 
@@ -117,7 +118,7 @@ class LauncherShell(ZMQInteractiveShell):
         return {}
 
     def atexit_operations(self) -> None:
-        """End as IPython does, but leave variables to the exit handlers and finalizers that follow and use them."""
+        """End as IPython does, but keep variables for later exit handlers and finalizers."""
         self.__dict__["reset"] = lambda *_args, **_options: None
         super().atexit_operations()
 
@@ -133,7 +134,11 @@ class LauncherShell(ZMQInteractiveShell):
             self.register_magic_function(magic, "cell", name)
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
-        """Run a line magic; raise an exception if the program that ``%pip`` or the like runs fails."""
+        """Run a line magic.
+
+        Raises:
+            CalledProcessError: the program of ``%pip`` or a similar magic failed.
+        """
         if magic_name == "debug":
             self._check_debugger()
         if magic_name not in _PROGRAM_MAGICS:
@@ -160,7 +165,7 @@ class LauncherShell(ZMQInteractiveShell):
         return super().run_cell_magic(magic_name, line, cell)
 
     def note_literal(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Note the literal of a value that is about to be shown; return the message as it is."""
+        """Note the literal of a value before it is shown, and return the message unchanged."""
         shown: Any = self.displayhook.exec_result
         text = message["content"]["data"].get("text/plain")
         self.literal = None if shown is None else find_literal(shown.result, text)
@@ -178,12 +183,12 @@ class LauncherShell(ZMQInteractiveShell):
         return bool(kernel._allow_stdin)  # noqa: SLF001 - ipykernel has no other
 
     def debugger(self, force: bool = False) -> None:  # noqa: FBT001, FBT002 - IPython's signature
-        """Start the debugger if a user can type its commands; ``%pdb on`` has no effect otherwise."""
+        """Start the debugger if a user can type commands. Otherwise ``%pdb on`` has no effect."""
         if self._can_ask:
             super().debugger(force=force)
 
     def prepare_cell(self) -> None:
-        """Forget the cell before; an interrupt may have left IPython's traps nested."""
+        """Reset the state of the last cell. An interrupt may have left IPython's traps nested."""
         self.last_exit_code = self.last_work_dir = self.last_answer = self.inner_error = self.shown_error = None
         self.in_task = self._last_traceback_during_displayhook = False
         self.interrupts = 0
@@ -193,7 +198,10 @@ class LauncherShell(ZMQInteractiveShell):
         self.display_trap._nested_level = self.builtin_trap._nested_level = 0  # noqa: SLF001 - they have no other reset
 
     async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
-        """Run a statement of a cell, which may handle one interrupt, but not take further ones for errors of its own."""
+        """Run a statement of a cell. After a second interrupt only KeyboardInterrupt is raised in its place.
+
+        A cell may handle the first interrupt. A cell that takes interrupts for errors of its own must end all the same.
+        """
         if self.interrupts > 1:
             code_obj, async_ = _INTERRUPT, False
         return bool(await super().run_code(code_obj, result, async_=async_))
@@ -208,16 +216,16 @@ class LauncherShell(ZMQInteractiveShell):
         return self.run_within(args, kwargs)
 
     async def run_within(self, args: Any, kwargs: Any) -> Any:
-        """Run a cell; an interrupt before or after its code ends the cell only."""
+        """Run a cell. An interrupt before or after the user's code ends the cell only."""
         try:
             return await super().run_cell_async(*args, **kwargs)
         except KeyboardInterrupt:
-            if self.in_task:
+            if self.in_task:  # asyncio raises KeyboardInterrupt of a task out of ``run_forever`` too
                 raise asyncio.CancelledError from None
             raise
 
     def system(self, cmd: str) -> None:
-        """Run ``!cmd``. The exit code is in ``_exit_code``; none raises, as in Jupyter."""
+        """Run ``!cmd``. The exit code is in ``_exit_code``. As in Jupyter, no exit code raises an exception."""
         command = self.var_expand(cmd, depth=1)
         self.run_argv([*default_shell(), command], text=command)
 
@@ -231,16 +239,16 @@ class LauncherShell(ZMQInteractiveShell):
 
     @property
     def command_session(self) -> ShellSession:
-        """What commands leave for the next one."""
+        """The state of the session's shell, from command to command."""
         session: ShellSession = self.__dict__.setdefault("_shell_session", ShellSession())
         return session
 
     def run_command(
         self, command: str, work_dir: str | None = None, stdin: str | None = None, process: CommandProcess | None = None
     ) -> None:
-        """Run a command of the session's shell: its ``cd`` and ``export`` last for the next one.
+        """Run a command of the session's shell. The next command sees the effects of ``cd`` and ``export``.
 
-        ``work_dir`` and ``process`` count for this command only. The exit code is in ``_exit_code`` and in the reply's
+        ``work_dir`` and ``process`` apply to this command only. The exit code is in ``_exit_code`` and in the reply's
         metadata.
         """
         session = self.command_session
@@ -265,9 +273,9 @@ class LauncherShell(ZMQInteractiveShell):
             )
 
     def _run_by_owner(self, command: str, streams: OwnerStreams) -> None:
-        """Have the owner run a command as another user; end it if this process is interrupted."""
+        """Let the owner run a command as another user. An interrupt of this process ends the command."""
         audit(command)
-        code = 130
+        code = 130  # as of a shell after SIGINT
         try:
             code = streams.run()
         except KeyboardInterrupt:
@@ -277,33 +285,33 @@ class LauncherShell(ZMQInteractiveShell):
             self.user_ns["_exit_code"] = self.last_exit_code = code
 
     def command_environment(self, command: str, work_dir: str | None) -> tuple[list[str], str | None, dict[str, str]]:
-        """Return program, directory and environment of a background command of the session's shell."""
+        """Return the program, directory and environment of a background command of the session's shell."""
         directory, env = self.command_session.next_start(self)
         return [*self.programs.prefix, *default_shell(), command], work_dir or directory or kernel_directory(), env
 
     def serve_packages(self) -> None:
-        """Make the present packages of the virtual environment importable; the answer is in the reply's metadata."""
+        """Make the installed packages of the virtual environment importable. The answer is in the reply's metadata."""
         self.programs.activate()
         self.last_answer = self.programs.take_report()
 
     def save_variables(self, directory: str, names: list[str] | None, limit_bytes: int) -> None:
-        """Save variables into an empty directory, all of the user's for None; the answer is in the reply's metadata."""
+        """Save variables into an empty directory, all user variables for None. The answer is in the reply's metadata."""
         self.last_answer = value_transfer.save_variables(self.user_ns, self.user_ns_hidden, directory, names, limit_bytes)
 
     def load_variables(self, directory: str, files: list[tuple[str, str, str]]) -> None:
-        """Load saved variables; the answer is in the reply's metadata."""
+        """Load saved variables. The answer is in the reply's metadata."""
         self.last_answer = value_transfer.load_variables(self.user_ns, directory, files)
 
     def set_values(self, path: str) -> None:
-        """Set the variables of a file of values; the answer is in the reply's metadata."""
+        """Set variables from a file of values. The answer is in the reply's metadata."""
         self.last_answer = value_transfer.set_variables(self.user_ns, path)
 
     def write_values(self, path: str, names: list[str], limit_bytes: int) -> None:
-        """Write the values of variables to a new file; the answer is in the reply's metadata."""
+        """Write the values of variables to a new file. The answer is in the reply's metadata."""
         self.last_answer = value_transfer.write_variables(self.user_ns, path, names, limit_bytes)
 
     def delete_value(self, name: str) -> None:
-        """Delete a variable; the answer, in the reply's metadata, says whether it was missing."""
+        """Delete a variable. The answer in the reply's metadata names a missing variable."""
         self.last_answer = {"missing": [] if name in self.user_ns else [name]}
         self.user_ns.pop(name, None)
 
@@ -314,18 +322,18 @@ class LauncherShell(ZMQInteractiveShell):
         self.last_answer = {"obstacles" if isinstance(taken, list) else "checkpoint": taken}
 
     def safe_execfile(self, fname: Any, *where: Any, **options: Any) -> None:
-        """Run a script for ``%run``, and remember its failure, which IPython only shows."""
+        """Run a script for ``%run``, and record a failure, which IPython only shows."""
         before = self.shown_error
         super().safe_execfile(fname, *where, **options)
         if self.shown_error is not before:
             self.inner_error = self.shown_error
 
     def run_tests(self, code: str, cases: list[str], seconds: float) -> None:
-        """Run test cases in forked processes; the answer is in the reply's metadata."""
+        """Run test cases in forked processes. The answer is in the reply's metadata."""
         self.last_answer = {"tests": testing.run(code, cases, seconds, self)}
 
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a cell, or one within it for ``%%capture``, and remember its failure, which IPython only shows."""
+        """Run a cell, or for ``%%capture`` a cell inside of another, and record a failure, which IPython only shows."""
         result = super().run_cell(*args, **kwargs)
         if not result.success:
             self.inner_error = self.shown_error
@@ -345,13 +353,13 @@ class LauncherShell(ZMQInteractiveShell):
         env: dict[str, str] | None = None,
         account: Account | None = None,
     ) -> int:
-        """Run a program behind the prefix, note and return its exit code; output goes to this cell's streams by default.
+        """Run a program behind the prefix, record and return the exit code. By default output goes to this cell's streams.
 
-        ``env`` is any command's environment by default. Where the program is a shell, ``text`` is the command for it. For
+        ``env`` is the environment of all commands by default. ``text`` is the command of a shell, for the owner's rules. For
         ``stdin``, ``out_bytes`` and ``account`` see ``RunningCommand``.
 
         Raises:
-            PermissionError: the owner's rules refuse it; nothing ran.
+            PermissionError: the owner's rules refuse the program; nothing ran.
         """
         audit(argv if text is None else text)
         argv = [*self.programs.prefix, *argv]
@@ -377,14 +385,14 @@ class LauncherShell(ZMQInteractiveShell):
             code = 130
             raise
         except OSError as exc:
-            code = 127
+            code = 127  # as of a shell for an unknown program
             sys.stderr.write(f"{exc.filename or argv[0]}: {exc.strerror or exc}\n")
         finally:
             self.user_ns["_exit_code"] = self.last_exit_code = code
         return code
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
-        """Show an exception, whatever its methods do; a group, which IPython would only print, is published as an error too."""
+        """Show an exception, even with faulty methods. Publish a group as an error too: IPython only prints groups."""
         raised: Any = exc_tuple or sys.exc_info()
         etype, exc, trace = raised
         if options.get("exception_only"):  # an exit; IPython's advice on it is for its own terminal
@@ -413,7 +421,7 @@ class LauncherShell(ZMQInteractiveShell):
             self._showtraceback(etype, exc, format_unreadable(etype, exc, trace))
 
     def _format_exception(self, etype: type[BaseException], evalue: BaseException) -> list[str]:
-        """Return IPython's traceback of an exception, or its last line if it cannot be formatted."""
+        """Return IPython's traceback of an exception, or a plain traceback if IPython fails to format the exception."""
         with suppress(Exception):  # a user's exception may do anything
             return list(self.InteractiveTB.structured_traceback(etype, evalue, evalue.__traceback__))
         return format_unreadable(etype, evalue, evalue.__traceback__)
@@ -428,7 +436,7 @@ class LauncherShell(ZMQInteractiveShell):
             return
         lines = [stb] if isinstance(stb, str) else stb
         if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
-            lines = self._format_exception(etype, evalue)  # its own ``_render_traceback_`` may return anything
+            lines = self._format_exception(etype, evalue)  # an exception's ``_render_traceback_`` may return anything
         self._last_traceback = truncate_traceback(list(lines))
         content = {"ename": etype.__name__, "evalue": truncate(evalue), "traceback": self._last_traceback}
         self.shown_error = content
@@ -445,7 +453,7 @@ class LauncherShell(ZMQInteractiveShell):
 
 
 class _Exit(ZMQExitAutocall):
-    """``exit`` and ``quit``, which end the cell; without a status the kernel too, as IPython's do afterwards."""
+    """``exit`` and ``quit``, which end the cell. Without a status they end the kernel too, as in IPython."""
 
     def __call__(self, *status: Any, keep_kernel: bool = False) -> None:
         if not status:
@@ -481,7 +489,7 @@ class _CapturedOutput:
 
 
 class _ScriptMagic:
-    """``%%bash`` and ``%%sh`` through the runner; options that need a process handle stay with IPython."""
+    """``%%bash`` and ``%%sh`` through the runner. IPython handles the options that need a process handle."""
 
     def __init__(self, shell: LauncherShell, program: str) -> None:
         self._shell = shell
@@ -490,7 +498,11 @@ class _ScriptMagic:
         self.__doc__ = f"Run the cell as a script of {program}; the options are those of %%script."
 
     def __call__(self, line: str, cell: str) -> Any:
-        """Run the cell as a script, with IPython's options; raise CalledProcessError as IPython does."""
+        """Run the cell as a script, with IPython's options.
+
+        Raises:
+            CalledProcessError: the script failed, unless ``--no-raise-error`` is set.
+        """
         args, program_arguments = ScriptMagics.shebang.parser.parse_known_args(arg_split(line, posix=True))
         if args.bg or args.proc:
             return self._shell.run_cell_magic("script", f"{self._program} {line}", cell)
@@ -498,6 +510,7 @@ class _ScriptMagic:
         captured = {which: _CapturedOutput() for which, name in names.items() if name}
         sinks = {which: pieces.add for which, pieces in captured.items()}
         argv, stdin = [self._program, *program_arguments], None
+        # ``-c`` leaves stdin to the script's own programs. Linux bounds the length of an argument.
         if program_arguments or len(cell.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES:
             stdin = cell
         else:

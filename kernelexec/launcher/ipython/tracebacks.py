@@ -1,4 +1,4 @@
-"""Tracebacks of exceptions: the right lines, groups, and exceptions whose own methods fail or whose chain is endless."""
+"""Tracebacks of exceptions: right line numbers, groups, exceptions with faulty methods, and endless chains."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from stack_data.utils import collapse_repeated
 from ..output.kept_output import truncate
 
 _OWN_DIRECTORY = f"{Path(__file__).resolve().parents[1]}{os.sep}"
-#: Attributes that IPython or Python reads to format an exception.
+#: Attributes read by IPython or Python to format an exception.
 _READ_ATTRIBUTES = ("__class__", "__notes__", "_render_traceback_", "__suppress_context__")
-#: The exceptions of a chain that are shown.
+#: The number of shown exceptions of a chain.
 _CHAIN_MAX = 20
 _FRAMES_MAX = 20
 #: Limits of the last line of a group's traceback: exceptions of the group, and characters of each.
@@ -29,10 +29,10 @@ _LINKS_MAX = 1000
 
 
 class Tracebacks(AutoFormattedTB):
-    """IPython's tracebacks, which mark in each frame of a cell the line that raised, as Python's do.
+    """IPython's tracebacks, with the raising line of each frame marked as in Python's own tracebacks.
 
-    IPython 8 and 9 mark the line that such a frame has reached by now: an ``except`` that did not match, the end of a
-    ``finally``, or the line that raised another exception in the place of a handled one.
+    In frames of cells, IPython 8 and 9 mark the current line of the frame instead: an ``except`` without a match, the end of
+    a ``finally``, or the line of a later exception.
 
     - Checked for: IPython 8.37 and 9.18.
     - Gain: right line numbers.
@@ -40,7 +40,7 @@ class Tracebacks(AutoFormattedTB):
     """
 
     def get_records(self, etb: Any, *bounds: Any) -> Any:
-        """Return the frames of a traceback, outermost first; frames of cells are raw to IPython."""
+        """Return the frames of a traceback, outermost first. Frames of cells are raw frames in IPython."""
         records = super().get_records(etb, *bounds)
         entry = etb
         for record in records:
@@ -48,7 +48,7 @@ class Tracebacks(AutoFormattedTB):
                 continue
             while entry is not None and entry.tb_frame is not record.frame:
                 entry = entry.tb_next
-            if entry is None:
+            if entry is None:  # another traceback than expected: IPython's own line numbers stay
                 break
             record.lineno = entry.tb_lineno or record.lineno
             entry = entry.tb_next  # a frame that raised a caught exception again occurs twice, with two lines
@@ -56,19 +56,19 @@ class Tracebacks(AutoFormattedTB):
 
 
 def _find_line(record: Any) -> Any:
-    """Return the code and line of a frame; a value of its own for frames that are collapsed already."""
+    """Return the code and line of a frame, or a unique value for frames that are collapsed already."""
     return (record.code, record.lineno) if getattr(record, "code", None) is not None else object()
 
 
 def _collapse(records: list[Any], lines: list[Any]) -> Any:
-    """Return one record for frames of an endless recursion, which stack_data does not see among raw frames."""
+    """Return a single record for the frames of an endless recursion. stack_data collapses no raw frames."""
     repeated = RepeatedFrames([record.frame for record in records], lines)
     return type(records[0])._from_stack_data_FrameInfo(repeated)  # noqa: SLF001 - IPython has no other
 
 
 def contains_group(exc: BaseException | None) -> bool:
     """Return whether an exception is a group, or was caused by one."""
-    pending, ids = [exc], set[int]()
+    pending, ids = [exc], set[int]()  # user code can link exceptions to a circle, or to a chain without end
     while pending and len(ids) < _LINKS_MAX:
         exc = pending.pop()
         if exc is not None and id(exc) not in ids:
@@ -80,14 +80,15 @@ def contains_group(exc: BaseException | None) -> bool:
 
 
 def format_group(exc: BaseException, format_message: Callable[[object], str], label: Callable[[str], Any]) -> list[str]:
-    """Format Python's own traceback as a tree, cells named as IPython names them; one line with all exceptions follows.
+    """Format Python's own traceback as a tree with IPython's names of cells, then add a line with all exceptions.
 
-    ``format_message`` returns an exception's message, ``label`` two words for the file name of a cell and None for other files.
+    ``format_message`` returns an exception's message. ``label`` returns two words for the file name of a cell, None for others.
 
     - Checked for: IPython 9.18.
-    - Gain: the exceptions of a group are in the error; IPython prints Python's traceback to stderr instead.
+    - Gain: the error has the exceptions of a group. IPython prints Python's traceback to stderr instead.
     - Obsolete when: ``test_ipython_shows_no_exception_of_a_group``.
     """
+    # ``compact`` keeps no causes and contexts that are not shown.
     trace = TracebackException(type(exc), exc, exc.__traceback__, compact=True)
     cells = _name_cells(trace, label)
     first = next((number for number, frame in enumerate(trace.stack) if id(frame) in cells), 0)
@@ -106,7 +107,7 @@ def _format_leaf(exc: BaseException, format_message: Callable[[object], str]) ->
 
 
 def _name_cells(trace: TracebackException, label: Callable[[str], Any]) -> set[int]:
-    """Name the frames of cells as IPython does; return their ids."""
+    """Give the frames of cells IPython's names, and return the ids of these frames."""
     frame_ids, pending = set[int](), [trace]
     while pending:
         trace = pending.pop()
@@ -120,7 +121,7 @@ def _name_cells(trace: TracebackException, label: Callable[[str], Any]) -> set[i
 
 
 def _leaves(exc: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions of a group that are no groups themselves, in order."""
+    """Yield the exceptions of a group and of its inner groups, in order."""
     pending = list(reversed(exc.exceptions)) if isinstance(exc, BaseExceptionGroup) else []
     while pending:
         exc = pending.pop()
@@ -131,7 +132,7 @@ def _leaves(exc: BaseException) -> Iterator[BaseException]:
 
 
 def is_readable(exc: BaseException) -> bool:
-    """Return whether an exception can be formatted: whether its text and its attributes raise nothing."""
+    """Return whether an exception can be formatted, with a text and attributes that raise nothing."""
     try:
         str(exc)
         for name in _READ_ATTRIBUTES:
@@ -142,7 +143,7 @@ def is_readable(exc: BaseException) -> bool:
 
 
 def read_exit_status(exc: BaseException) -> int:
-    """Return the status with which a process of Python ends after this ``SystemExit``."""
+    """Return the exit status of a Python process after this ``SystemExit``."""
     with suppress(Exception):  # a user's subclass may do anything
         code = getattr(exc, "code", 1)
         return 0 if code is None else int(code) & 0xFF if isinstance(code, int) else 1
@@ -150,7 +151,7 @@ def read_exit_status(exc: BaseException) -> int:
 
 
 def format_unreadable(etype: type[BaseException], exc: BaseException, trace: TracebackType | None) -> list[str]:
-    """Return a traceback without the exception's own methods: its newest frames, and its name with what there is of a text."""
+    """Return a traceback without the exception's own methods: the newest frames, the name, and the text if there is any."""
     frames: list[str] = []
     with suppress(Exception):
         frames = [entry.rstrip("\n") for entry in format_tb(trace)[-_FRAMES_MAX:]]
@@ -158,11 +159,12 @@ def format_unreadable(etype: type[BaseException], exc: BaseException, trace: Tra
 
 
 def drop_own_frames(exc: BaseException) -> None:
-    """Remove this package's frames from the tracebacks of an exception and of those before it: the failure is the user's."""
+    """Remove this package's frames from the tracebacks of a user's exception and of the exceptions before it."""
     for raised in islice(_follow_chain(exc), _CHAIN_MAX):
         frames: list[TracebackType] = []
         entry: TracebackType | None = _get(raised, "__traceback__")
         while entry is not None:
+            # The first frame stays, since the exception itself refers to it: only links between frames change.
             if not frames or not entry.tb_frame.f_code.co_filename.startswith(_OWN_DIRECTORY):
                 frames.append(entry)
             entry = entry.tb_next
@@ -172,7 +174,7 @@ def drop_own_frames(exc: BaseException) -> None:
 
 @contextmanager
 def shortened_chain(exc: BaseException) -> Iterator[None]:
-    """Cut a longer chain of causes and contexts within the block: IPython and Python follow it by recursion."""
+    """Cut a long chain of causes and contexts within the block. IPython and Python follow a chain by recursion."""
     links = list(islice(_follow_chain(exc), _CHAIN_MAX + 1))
     if len(links) <= _CHAIN_MAX:
         yield
@@ -183,10 +185,11 @@ def shortened_chain(exc: BaseException) -> Iterator[None]:
     try:
         yield
     finally:
+        # Setting a cause suppresses the context, so the flag comes last.
         last.__cause__, last.__context__, last.__suppress_context__ = before
 
 
-#: An attribute of an exception, whatever its class's own methods do.
+#: Reads an attribute of an exception past the methods of the class.
 _get: Any = BaseException.__getattribute__
 
 

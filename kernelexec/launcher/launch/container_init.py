@@ -1,12 +1,12 @@
-"""The first process of a container: it forks the kernel, and another one once no process of the last one is left.
+"""The first process of a container, which forks the kernel, and the next kernel once all processes of the last are gone.
 
-``main`` connects to a socket of its owner, which sends ``InitRequest``s, and forks a kernel of its own arguments and
-environment at once. It reaps orphans and cannot be killed from within the container. Without an owner it ends as its kernel
-ended, so the container's status is the kernel's. Between two kernels it removes the memory that the processes of the last one
-left: files in tmpfs, and System V objects.
+``main`` connects to a socket of the owner, which sends ``InitRequest``s, and forks a kernel at once with the arguments and
+environment of this process. The process reaps orphans and cannot be killed from within the container. Without an owner it ends
+as the kernel ended, so the container has the kernel's status. Between two kernels the process removes the memory left by the
+last kernel's processes: files in tmpfs, and System V objects.
 
-Beside the kernel there may be branches of it, which were forked of its checkpoints and have a mark of their own each. They
-have their own ends: what ends the kernel spares them.
+There may be branches beside the kernel, forked from checkpoints. A branch has a mark and an end of its own: the end of the
+kernel spares branches.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from . import kernel_app
 from .forkserver import ForkRequest, count_threads, detach, import_startup_modules
 
 _MESSAGE_BYTES, _CONNECT_SECONDS = 256 * 1024, 5.0
-#: Seconds that all processes of the container may take to end.
+#: The time limit for the end of all processes of the container, in seconds.
 _SWEEP_SECONDS, _PAUSE_SECONDS, _DEATH_MILLISECONDS = 2.0, 0.001, 100
 _INIT_PID, _SET_DUMPABLE, _SIGNALLED = 1, 4, 128
-#: Signals that are passed on to the kernel; after one of the first three this process ends with the kernel.
+#: Signals for the kernel. After the first three this process ends with the kernel.
 _FORWARDED_SIGNALS = (
     signal.SIGTERM,
     signal.SIGHUP,
@@ -57,14 +57,14 @@ _WHOLE = "/"
 #: Deeper directories are left and reported: only hostile code creates them.
 _DEPTH_MAX = 200
 _REMOVE_OBJECT = 0
-#: The mode of tmpfs mounts, both the engine's own and the requested ones.
+#: The mode of all tmpfs mounts, the engine's own and the requested mounts.
 _TMPFS_MODE = 0o1777
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the process that listens at ``arguments[0]``; a forked process runs a kernel of the other arguments."""
+    """Serve the owner's socket ``arguments[0]``. A forked process runs a kernel with the other arguments."""
     path, *kernel = arguments
-    if os.getpid() != _INIT_PID:
+    if os.getpid() != _INIT_PID:  # spawned by ``_fork_kernel``, with the same program
         kernel_app.main(kernel)
         return
     import_startup_modules()
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _connect(path: str) -> socket.socket | None:
-    """Connect to the owner, before any user code runs; None if it does not listen."""
+    """Connect to the owner before any user code runs, or return None if no owner listens."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         channel.settimeout(_CONNECT_SECONDS)
@@ -81,21 +81,22 @@ def _connect(path: str) -> socket.socket | None:
     except OSError:
         channel.close()
         return None
+    # No cell gets this descriptor: it is closed in each child, and this process cannot be read (``_protect``).
     channel.setblocking(True)  # noqa: FBT003 - the library's own signature
     return channel
 
 
 @dataclass(slots=True)
 class _Kernel:
-    """The kernel or a branch of it; ``pid`` is 0 once it has ended, and its checkpoints and programs may live."""
+    """The kernel or a branch. After the end ``pid`` is 0, while checkpoints and programs may live on."""
 
     pid: int = 0
     kills: int = 0
-    """How many processes had been killed for want of memory when it began."""
+    """The number of processes of the container killed for want of memory before its start."""
 
 
 class _ContainerInit:
-    """The parent of a container's kernels: it starts one at a time, waits for its end, and for those of branches."""
+    """The parent of a container's kernel, of later kernels and of branches; only a single kernel runs at a time."""
 
     def __init__(self, channel: socket.socket | None) -> None:
         self._channel = channel
@@ -105,11 +106,12 @@ class _ContainerInit:
         self._group = memory_monitor.find_limited_cgroup()
         self._own = _Kernel()
         self._kernels = {"": self._own}
-        """The kernel and its branches by their marks; that of the kernel is empty."""
+        """The kernel and the branches by their marks. The kernel's mark is empty."""
         self._ending = False
         self._before = _read_process_settings()
-        gc.freeze()
+        gc.freeze()  # a collection in a child would copy the pages of all these objects
         _protect(on=True)
+        # Linux drops signals without a handler for process 1, so each forwarded signal needs a handler.
         for signum in _FORWARDED_SIGNALS:
             signal.signal(signum, self._forward_signal)
         self._wakeup_fd, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -118,7 +120,7 @@ class _ContainerInit:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up pipe reports it
 
     def serve(self, first: ForkRequest) -> ForkRequest:
-        """Serve requests; return in a forked child only, with its request."""
+        """Serve requests without end. Return the request in a forked child only."""
         request: ForkRequest | None = first
         while True:
             if request is not None and self._fork_kernel(request):
@@ -132,7 +134,7 @@ class _ContainerInit:
                     request = self._handle_request(self._channel)
 
     def _fork_kernel(self, request: ForkRequest) -> bool:
-        """Fork a kernel, or start it anew if this process has threads; return whether this is the forked child."""
+        """Fork a kernel, or spawn a kernel if this process has threads. Return whether this is the forked child."""
         self._own.kills = self._read_kills()
         try:
             if count_threads() == 1:
@@ -152,13 +154,14 @@ class _ContainerInit:
         for signum in (*_FORWARDED_SIGNALS, signal.SIGCHLD):
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
         _protect(on=False)
+        # The Python object must forget the number: ``detach`` closes it below, and the finalizer would close a new file.
         if self._channel is not None:
             self._channel.detach()
         detach()
         return True
 
     def _handle_request(self, channel: socket.socket) -> ForkRequest | None:
-        """Handle a request of the owner; return a request for a kernel."""
+        """Handle a request of the owner. Return a request for a kernel, and None for other requests."""
         try:
             request: dict[str, Any] = json.loads(channel.recv(_MESSAGE_BYTES) or b"{}")
         except (OSError, ValueError):
@@ -175,6 +178,8 @@ class _ContainerInit:
             case {"signal": int(signum), "mark": str(mark)}:
                 self._signal(self._kernels.get(mark, _Kernel()).pid, signum)
             case {"sweep": list(directories), "spared": list(spared)}:
+                # A branch may use the tmpfs and the System V objects, so they stay while there is any. The next
+                # kernel would inherit settings of this process that a cell has changed: this is no clean start.
                 self._send(
                     {
                         "swept": len(self._kernels) == 1
@@ -183,7 +188,7 @@ class _ContainerInit:
                         and self._before == _read_process_settings()
                     }
                 )
-            case _:
+            case _:  # the owner's end, or a request that does not fit the state
                 self._disconnect()
         return None
 
@@ -204,19 +209,20 @@ class _ContainerInit:
                         self._report_end(mark, kernel, status)
 
     def _report_end(self, mark: str, kernel: _Kernel, status: int) -> None:
-        """Report the end of the kernel or a branch, or end like the kernel."""
+        """Report the end of the kernel or a branch. Without an owner, end as the kernel ended."""
         kernel.pid = 0
         if not mark and (self._channel is None or self._ending):
             os._exit(status if status >= 0 else _SIGNALLED - status)
         self._send({"ended": status, "mark": mark, "kills": self._read_kills() - kernel.kills})
 
     def _read_kills(self) -> int:
-        """Return how many processes were killed for want of memory."""
+        """Return the number of processes killed for want of memory."""
         return self._group.read_kills() if self._group is not None else 0
 
     def _adopt(self, pid: int, mark: str) -> None:
-        """Watch a kernel, or with a ``mark`` a branch, that a checkpoint has forked; this process has become its parent."""
+        """Watch a kernel forked by a checkpoint, or with a ``mark`` a branch. This process is the new parent."""
         try:
+            # Only a child can be waited for. WNOWAIT leaves the status of an ended child to ``_reap``.
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except OSError as exc:
             self._send({"failed": exc.strerror})
@@ -228,10 +234,10 @@ class _ContainerInit:
         self._reap()
 
     def _end_others(self, spared: set[int]) -> None:
-        """Kill every process but this one, branches and the spared ones. All are stopped meanwhile, so that none forks."""
+        """Kill all processes except this process, branches and ``spared``. All are stopped meanwhile, so none forks."""
         deadline = time.monotonic() + _SWEEP_SECONDS
         with suppress(OSError):
-            os.kill(-1, signal.SIGSTOP)
+            os.kill(-1, signal.SIGSTOP)  # -1 never means process 1 itself
         marks = [_entry(mark) for mark in self._kernels if mark]
         branches = {pid for pid in proc.read_processes() if any(proc.has_variable(pid, mark) for mark in marks)}
         spared = spared | branches | {_INIT_PID}
@@ -246,10 +252,11 @@ class _ContainerInit:
                 os.kill(pid, signal.SIGCONT)
 
     def _end_branch(self, mark: str, spared: set[int]) -> None:
-        """Kill the processes of a branch except ``spared``, which are its checkpoints; without those it is over."""
+        """Kill the processes of a branch except ``spared``, its checkpoints. A branch without checkpoints is over."""
         branch, entry, deadline = self._kernels.get(mark, _Kernel()), _entry(mark), time.monotonic() + _SWEEP_SECONDS
         leader = branch.pid
 
+        # By descent and by mark: a daemon leaves its parents and keeps the mark, ``env -i`` does the opposite.
         def find(table: Mapping[int, proc.ProcessStatus]) -> set[int]:
             family = proc.find_descendants(leader, table, session=leader) | {leader} if leader in table else set()
             return family | {pid for pid in table if proc.has_variable(pid, entry)}
@@ -260,7 +267,7 @@ class _ContainerInit:
             self._kernels.pop(mark, None)
 
     def _await_end(self, kernel: _Kernel, deadline: float) -> None:
-        """Report the end of a killed kernel, which is over when its last thread is."""
+        """Report the end of a killed kernel, after the end of the last thread."""
         self._reap()
         while kernel.pid and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)  # the poll that wakes up at the end of a child is the caller's
@@ -273,7 +280,7 @@ class _ContainerInit:
             if time.monotonic() > deadline:
                 return False
             with suppress(OSError):
-                os.kill(-1, signal.SIGKILL)
+                os.kill(-1, signal.SIGKILL)  # in each round: a fork may have been under way
             time.sleep(_PAUSE_SECONDS)  # the system reports no end of a process that is not a child
             self._reap()
         return True
@@ -300,32 +307,32 @@ def _entry(mark: str) -> bytes:
 
 
 def _read_process_settings() -> object:
-    """Return attributes of this process that other processes can change and kernels would inherit, and the devices."""
+    """Return the devices, and all attributes of this process that cells can change and later kernels would inherit."""
     try:
         resource = platform.resource
         limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
         rank = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getaffinity(0)
         return limits, rank, Path("/proc/self/oom_score_adj").read_text(), sorted(os.listdir("/dev"))  # noqa: PTH208 - names only
     except OSError:
-        return object()  # like no other
+        return object()  # differs from all other settings
 
 
 def _protect(*, on: bool) -> None:
-    """Keep other processes of this user from reading or changing this one (prctl(2): PR_SET_DUMPABLE)."""
+    """Keep other processes of this user from reading or changing this process (prctl(2): PR_SET_DUMPABLE)."""
     with suppress(OSError, AttributeError):
         prctl(_SET_DUMPABLE, int(not on))
 
 
 def _list_living() -> set[int]:
-    """Return all processes but those that have ended: stopped parents do not wait for these."""
+    """Return all living processes. Ended processes of stopped parents stay in the table."""
     return {pid for pid, status in proc.read_processes().items() if not status.has_ended}
 
 
 def clear_tmpfs_and_ipc(directories: Iterable[str], spared: Collection[int]) -> bool:
     """Remove all System V objects and the content of tmpfs directories; return whether nothing is left.
 
-    No other process may run meanwhile. Mounts in the directories stay, with the directories above them. A directory that is not
-    mounted from memory, or is on a ``spared`` device (``st_dev``), is not changed, and counts as left.
+    No other process may run meanwhile. Mounts in the directories stay, with the directories above them. A directory without a
+    mount from memory, or on a ``spared`` device (``st_dev``), is not changed and counts as left.
     """
     _clear_objects()
     mounts = _read_mounts()
@@ -337,19 +344,25 @@ def clear_tmpfs_and_ipc(directories: Iterable[str], spared: Collection[int]) -> 
 
 
 def _read_mounts() -> dict[str, str]:
-    """Return the file system type of each mount of a whole file system; of two at a path, the visible one."""
+    """Return the file system type of each mount point, empty for mounts of a part of a file system.
+
+    Of several mounts at a path the visible mount counts.
+    """
     kinds = {}
     for line in (_PROC / "self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         _, _, _, root, path, *_ = before.split(" ")
-        for code in ("\\040", "\\011", "\\012", "\\134"):
+        for code in ("\\040", "\\011", "\\012", "\\134"):  # the backslash last, so that no text is replaced twice
             path = path.replace(code, chr(int(code[1:], 8)))
-        kinds[path] = after.split(" ")[0] if root == _WHOLE else ""
+        kinds[path] = after.split(" ")[0] if root == _WHOLE else ""  # the visible mount of a path is last
     return kinds
 
 
 def _clear_mount(path: str) -> bool:
-    """Reset the mode of a tmpfs, which may be root's, if a cell changed it, and remove the content; return whether all went."""
+    """Remove the content of a tmpfs and reset a changed mode. Return whether both succeeded.
+
+    The directory may belong to root, so the mode is set only if a cell changed it.
+    """
     try:
         info = Path(path).stat()
         if stat.S_IMODE(info.st_mode) != _TMPFS_MODE:
@@ -360,7 +373,7 @@ def _clear_mount(path: str) -> bool:
 
 
 def _clear_directory(path: str, device: int, depth: int = 0) -> bool:
-    """Remove the entries of a directory that are on its device; return whether all were removed."""
+    """Remove the entries of a directory on ``device``; return whether all were removed."""
     cleared = depth < _DEPTH_MAX
     try:
         for entry in list(os.scandir(path)) if cleared else ():

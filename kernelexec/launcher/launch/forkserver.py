@@ -1,8 +1,8 @@
-"""The fork server: it imports once the modules that kernels need, and forks a kernel on request.
+"""The fork server, which imports the modules of kernels once and forks a kernel on request.
 
-``main`` serves the owner's end of a socket and ends with it. The first message brings two descriptors: a file with
-``ForkServerSettings``, and the server's stderr. A request does so too: a file with a ``Fork``, and the kernel's stderr. The
-forked process itself answers with its pidfd; a later message reports its end. So the owner knows of every forked process
+``main`` serves the owner's end of a socket and ends with the owner. The first message brings two descriptors: a file with
+``ForkServerSettings``, and the server's stderr. A request brings a file with a ``Fork``, and the kernel's stderr. The forked
+process itself answers with its pidfd, and a later message reports the end. So the owner knows of every forked process
 once the socket has no sender left.
 """
 
@@ -40,13 +40,13 @@ from ..protocol import KERNEL_MARK_VARIABLE, ForkServerReport, ForkServerSetting
 from . import kernel_app
 
 _MESSAGE_BYTES, _REASON_CHARS, _MODULES_MAX = 64 * 1024, 300, 1000
-#: Idle time before the next module is imported; after the second time modules are imported between requests too.
+#: The idle time before the next import. After the second time the server imports between requests too.
 _IDLE_MILLISECONDS, _IDLE_ONLY_SECONDS = 200, 3.0
-#: Set during imports that read it then; a kernel sets the same.
+#: Set for imports: matplotlib reads the variable then. A kernel has the same value.
 _BACKEND = ("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-#: Lets pyarrow, which pandas imports, start no thread of its allocator, which would not survive a fork.
+#: Keeps pyarrow, which pandas imports, from starting a thread of its allocator: threads do not survive a fork.
 _ARROW = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
-#: Modules that ipykernel 7.4 and IPython 9 import while a kernel starts.
+#: Modules imported by ipykernel 7.4 and IPython 9 while a kernel starts.
 _LATE = (
     "tornado.platform.asyncio",
     "IPython.core.completerlib",
@@ -59,7 +59,7 @@ _STDERR = 2
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the owner has gone; a forked process runs a kernel here."""
+    """Serve until the owner has gone. A forked process runs a kernel here."""
     channel = socket.socket(fileno=int(arguments[0]))
     import_startup_modules()
     adopt_orphans()
@@ -71,10 +71,10 @@ def main(arguments: list[str]) -> None:
 
 
 class _Server:
-    """The parent of forked kernels, which waits for their ends. Between requests it imports the modules that users may want.
+    """The parent of forked kernels, which waits for their ends and between requests imports modules of the settings.
 
-    A module that shows text or leaves threads while it is imported ends the server: a kernel has to show the text in the cell
-    that imports the module, and threads do not survive a fork.
+    The import of a module with text or remaining threads ends the server: the text belongs to the importing cell of a kernel,
+    and threads do not survive a fork.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -84,13 +84,14 @@ class _Server:
         self._poll.register(channel, select.POLLIN)
         self._kernels: dict[int, int] = {}
         """The number of the request, by the kernel's process id."""
+        # A signal alone does not end ``poll``, which Python calls again (PEP 475). Its handler must exist all the same.
         self._wakeup_fd, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll.register(self._wakeup_fd, select.POLLIN)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up pipe reports it
 
     def serve(self) -> ForkRequest:
-        """Serve requests; return in a forked child only."""
+        """Serve requests without end. Return the request in a forked child only."""
         idle_until = time.monotonic() + _IDLE_ONLY_SECONDS
         while True:
             ready = self._poll.poll(_IDLE_MILLISECONDS if self._modules else None)
@@ -105,12 +106,12 @@ class _Server:
                 self._import(self._modules.popleft())
 
     def _handle_request(self) -> ForkRequest | None:
-        """Answer a request; return it in the forked child only."""
+        """Answer a request. Return the request in the forked child only."""
         try:
             message, fds, _, _ = socket.recv_fds(self._channel, _MESSAGE_BYTES, 2)
         except InterruptedError:
             return None
-        if not message:
+        if not message:  # the owner is gone
             os._exit(0)
         content = json.loads(message)
         if "settings" in content:
@@ -134,7 +135,7 @@ class _Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _send(self._channel, {"request": number, "pid": os.getpid()}, os.pidfd_open(os.getpid()))
-            self._channel.detach()
+            self._channel.detach()  # the object must not close a later file of the same number: see ``detach`` below
             null = os.open(os.devnull, os.O_RDWR)
             for fd, target in ((null, 0), (null, 1), (stderr, 2)):
                 os.dup2(fd, target)
@@ -156,8 +157,9 @@ class _Server:
         self._modules.extend(settings["modules"])
 
     def _adopt(self, number: int, pid: int) -> None:
-        """Watch a kernel that a checkpoint has forked; it is a child of this process, which adopts orphans."""
+        """Watch a kernel forked by a checkpoint. The kernel is a child of this process, which adopts orphans."""
         try:
+            # Only a child can be waited for, so the id is no other program's. WNOWAIT leaves a status to ``_reap``.
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             fd = os.pidfd_open(pid)
         except OSError as exc:
@@ -170,7 +172,8 @@ class _Server:
         self._reap()
 
     def _reap(self) -> None:
-        """Report the ends of kernels, and forget other children: orphans of kernels, and checkpoints."""
+        """Report the ends of kernels, and ignore the ends of other children: orphans of kernels, and checkpoints."""
+        # SIGCHLD does not queue: a single wake-up may stand for several ends.
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 number = self._kernels.pop(ended[0], None)
@@ -178,13 +181,13 @@ class _Server:
                     _send(self._channel, {"request": number, "ended": os.waitstatus_to_exitcode(ended[1])})
 
     def _import(self, name: str) -> None:
-        """Import a module as a cell does, and report a failure."""
+        """Import a module like a cell, and report a failure."""
         report: ForkServerReport = {"imported": name}
         shown, filters, before = _ShownText(), list(warnings.filters), set(sys.modules)
         try:
             with _stand_in_shell(), redirect_stdout(shown), redirect_stderr(shown):
                 exec("__import__(name)", {"__name__": "__main__", "name": name})  # noqa: S102 - its warnings name the caller
-        except BaseException as exc:
+        except BaseException as exc:  # a module may even exit
             report["failed"] = f"{type(exc).__name__}: {exc}"[:_REASON_CHARS]
         kernel_app.imported_filters[:0] = [entry for entry in warnings.filters if entry not in filters]
         threads, shows = _prepare_fork(), bool(shown.getvalue())
@@ -194,14 +197,14 @@ class _Server:
 
 
 class _ShownText(io.StringIO):
-    """A stream that keeps text; pandas asks for its encoding, which is that of a kernel's stream."""
+    """A stream for shown text. pandas reads the encoding, which must be the encoding of a kernel's stream."""
 
     encoding = "UTF-8"
 
 
 @contextmanager
 def _stand_in_shell() -> Iterator[None]:
-    """Let modules that are imported find a kernel's shell, by which pandas, tqdm and plotly choose how they show values."""
+    """Provide a kernel's shell during imports: pandas, tqdm and plotly choose their display by the shell."""
     shell = LauncherShell.__new__(LauncherShell)
     shell.config = Config({IPKernelApp.__name__: {"connection_file": ""}})
     classes: list[Any] = list(LauncherShell._walk_mro())  # noqa: SLF001 - IPython's get_ipython looks at the instance of each
@@ -217,13 +220,13 @@ def _stand_in_shell() -> Iterator[None]:
 
 
 def _list_modules(without: Collection[str]) -> list[str]:
-    """Return the names of the loaded top-level modules, but for those that each Python or environment has."""
+    """Return the names of the loaded top-level modules, except modules of every Python or environment."""
     names = {name.partition(".")[0] for name in sys.modules if name not in without}
     return sorted(names - sys.stdlib_module_names - {"_distutils_hack"})[:_MODULES_MAX]
 
 
 def _prepare_fork() -> int:
-    """Return the number of threads before a fork. One child is forked first: that ends OpenBLAS's threads until needed."""
+    """Return the number of threads before a fork. A first fork ends OpenBLAS's threads until they are needed again."""
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)
@@ -258,7 +261,7 @@ class ForkRequest:
 
 
 def import_startup_modules() -> None:
-    """Import the modules that a kernel imports while it starts."""
+    """Import the modules of a starting kernel."""
     for name in _LATE:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -266,7 +269,7 @@ def import_startup_modules() -> None:
 
 
 def set_process_title(*words: str) -> None:
-    """Set the command line that ``ps`` shows, cut to the length of the present one."""
+    """Set the command line that ``ps`` shows, cut to the present length."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
         first, end = int(fields[45]), int(fields[46])
@@ -275,13 +278,14 @@ def set_process_title(*words: str) -> None:
 
 
 def count_threads() -> int:
-    """Return the number of this process's threads; only one survives a fork."""
+    """Return the number of this process's threads. Only the forking thread survives a fork."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only
 
 
 def detach() -> None:
-    """Detach a forked child: its own session, only the standard descriptors, other random numbers, its own start time."""
+    """Detach a forked child: new session, only the standard descriptors, other random numbers, new start time."""
     os.setsid()
+    # Among the descriptors is the listing's own, which is closed already: hence ``suppress``.
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names only
         if int(name) > _STDERR:
             with suppress(OSError):
@@ -289,5 +293,5 @@ def detach() -> None:
     log_time: Any = logging
     log_time._startTime = time.time_ns() if isinstance(log_time._startTime, int) else time.time()  # noqa: SLF001 - no other
     numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is not None:  # Python's own module sees to that itself
+    if numpy_random is not None:  # Python's own module seeds itself after a fork
         numpy_random.seed()

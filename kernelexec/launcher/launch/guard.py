@@ -1,4 +1,4 @@
-"""The parent of another project's kernel: it starts the kernel, ends it with its owner, and ends with its exit status."""
+"""The parent of another project's kernel, started by the guard and ended with the owner. Both have the same exit status."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def main(arguments: list[str], *, alone: bool = False) -> None:
-    """Run a kernel's command in this process group until the kernel or its owner has ended.
+    """Run a kernel's command in this process group until the kernel or the owner has ended.
 
-    ``alone`` means that signals come to this process only, not to its group.
+    With ``alone`` signals come to this process only, not to the group.
     """
     options = LaunchOptions.take()
     apply_limits(options.limits)
@@ -32,6 +32,7 @@ def main(arguments: list[str], *, alone: bool = False) -> None:
     options.apply()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _forward_signal if alone else _ignore_signal)
+    # Secrets come by a pipe, so only the kernel has them in its environment.
     environ = {**os.environ, **take_secrets(options), "JPY_PARENT_PID": str(os.getpid())}
     preexec_fn = _end_with_guard if platform.PLATFORM.adopts_orphans else None
     try:
@@ -47,6 +48,7 @@ def main(arguments: list[str], *, alone: bool = False) -> None:
         from .unix_proxy import serve  # noqa: PLC0415 - asyncio costs as much as all the rest
 
         serve(options.unix_proxy)
+    # Not ``child.wait``: orphans that this process has adopted must be reaped too.
     ended, status = os.waitpid(-1, 0)
     while ended != child.pid:  # an adopted orphan
         ended, status = os.waitpid(-1, 0)
@@ -55,12 +57,12 @@ def main(arguments: list[str], *, alone: bool = False) -> None:
 
 
 def _ignore_signal(_signum: int, _frame: Any) -> None:
-    """Do nothing: the whole group got the signal. Unlike an ignored signal, a handled one is not inherited by the kernel."""
+    """Do nothing, since the whole group got the signal. ``exec`` resets a handler, but would leave SIG_IGN to the kernel."""
 
 
 def _forward_signal(signum: int, _frame: Any) -> None:
     """Signal the rest of the group."""
-    signal.signal(signum, signal.SIG_IGN)
+    signal.signal(signum, signal.SIG_IGN)  # this process is in the group too
     try:
         os.killpg(0, signum)
     finally:
@@ -68,15 +70,17 @@ def _forward_signal(signum: int, _frame: Any) -> None:
 
 
 def _end_with_guard() -> None:
-    """Have the kernel killed when this process's only thread, which starts it, ends; called in the child before exec."""
+    """Let Linux kill the kernel at the end of the guard's main thread. Called in the child before exec."""
+    # Linux sends the signal at the end of the thread that forked, which may come before the end of the process.
     with suppress(OSError, AttributeError):
         prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _exit_like(status: int) -> None:
-    """End with the exit code, or by the signal, that another process ended with."""
+    """End with the exit code or by the signal of another process."""
     if status < 0:
         if -status not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
+    # Also after a signal that did not end this process: Linux drops default actions for process 1 of a container.
     os._exit(status if status >= 0 else 128 - status)

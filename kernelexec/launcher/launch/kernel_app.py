@@ -40,15 +40,15 @@ from ..processes.tree import initialize_tree, kill_descendants
 from ..protocol import KERNEL_MARK_VARIABLE, LaunchOptions
 from ..sandbox.confinement import confine
 
-#: The filters that the modules of a fork server have added, the newest first; in a fresh kernel they precede ipykernel's.
+#: Filters of warnings added by the modules of a fork server, the newest first. A fresh kernel has them before ipykernel's.
 imported_filters: list[Any] = []
 _BUFFERED = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
-#: Classes of files by their order at the end, the outer ones first: an archive may be in a buffer, or have one below it.
+#: Classes of files in the order of closing, outer layers first. An archive may be in a buffer, or have a buffer below it.
 _LAYERS = (io.TextIOBase, _BUFFERED, io.BufferedIOBase, zipfile.ZipFile, _BUFFERED, io.IOBase)
 
 
 class _NoSubshells:
-    """A stand-in for ipykernel 7.4's subshell thread: it is false, and knows the thread that runs cells."""
+    """A stand-in for ipykernel 7.4's subshell thread. It is false, and has the thread of cells."""
 
     parent_thread = threading.main_thread()
 
@@ -58,7 +58,7 @@ class _NoSubshells:
 
 @named_as_base
 class LauncherApp(IPKernelApp):
-    """The application of one kernel process."""
+    """The application of a kernel process."""
 
     name = "kernelexec-kernel"
     _counting = ExitStack()
@@ -66,39 +66,39 @@ class LauncherApp(IPKernelApp):
     outstream_class = f"{streams.__name__}.OutputStream"
 
     descriptors = OwnDescriptors()
-    """What this process has opened for itself."""
+    """The descriptors that this process has opened for itself."""
     collects_garbage = True
-    """Whether garbage collection is turned on again once the kernel exists."""
+    """Whether to turn garbage collection on again once the kernel exists."""
 
     def _session_default(self) -> LauncherMessageSession:
         return LauncherMessageSession(parent=self)
 
     def init_code(self) -> None:
-        """Exclude all objects so far from garbage collection, then run the user's startup files.
+        """Exclude all present objects from garbage collection, then run the user's startup files.
 
-        The logger gets the level of its handler; otherwise each message makes four log records that the handler drops.
+        The logger gets the level of its handler. Otherwise each message makes four log records for the handler to drop.
         """
         if not self.logging_config:
             self.log.setLevel(self.log_level)
         self._counting.close()
         if self.collects_garbage:
-            gc.freeze()
+            gc.freeze()  # a collection would copy the pages that forked kernels share
             gc.enable()
         super().init_code()
 
     def initialize(self, argv: Any = None) -> None:
-        """Initialize the application, and count the descriptors that it opens before user code runs."""
+        """Initialize the application, and count the application's descriptors before user code runs."""
         with self._counting:
             self._counting.enter_context(self.descriptors.count_opened())
             super().initialize(argv)
-        for fd in self._list_own_outputs():  # loggers have them: they stay open
+        for fd in self._list_own_outputs():  # loggers use these descriptors, so a copy keeps them open
             self.descriptors.keep(fd)
         self.descriptors.serve_at(self.ip)
         options, find_threads = LauncherKernel.options, self._list_threads
         self.kernel.checkpoints = Checkpoints(options, self.descriptors, self.leave, self.resume, find_threads)
 
     def leave(self, moves: MovedDirectories) -> None:
-        """Close what the objects of this application have open, in a copy of the kernel, and go to its own directories."""
+        """Close the resources of the application's objects in a copy of the kernel, and move to the copy's directories."""
         self.kernel.move(moves)
         for fd in self._list_own_outputs()[-1:]:  # messages of this process go where the kernel's own go
             os.dup2(fd, 2)
@@ -107,9 +107,9 @@ class LauncherApp(IPKernelApp):
             close_loop(thread.io_loop.asyncio_loop)
 
     def resume(self, options: LaunchOptions) -> None:
-        """Make this process, a copy of the kernel that has waited as a checkpoint, a kernel of its own.
+        """Turn this process, a copy of a kernel that has waited as a checkpoint, into a kernel with its own connection.
 
-        Objects that user code may know stay: shell, streams and loop. What they use is new: sockets, threads, locks.
+        User code may know the shell, the streams and the loop: these objects stay. Their sockets, threads and locks are new.
         """
         owner.become_kernel()
         if options.mark is not None:
@@ -128,8 +128,8 @@ class LauncherApp(IPKernelApp):
             connection = json.loads(Path(self.connection_file).read_text(encoding="utf-8"))
             self.session.key, self.ip = connection["key"].encode(), connection["ip"]
             self.descriptors.serve_at(self.ip)
-            atexit.unregister(self.close)
-            self.context = None
+            atexit.unregister(self.close)  # ``init_sockets`` registers it again
+            self.context = None  # the threads of the old context are not in this process
             self.init_sockets()
             self.init_heartbeat()
             kernel: Any = self.kernel
@@ -139,16 +139,15 @@ class LauncherApp(IPKernelApp):
             kernel.control_thread, kernel.stdin_socket = self.control_thread, self.stdin_socket
             kernel.debug_shell_socket = self.debug_shell_socket
             kernel.resume(options, self.shell_socket)
-            self.control_thread.start()
+            self.control_thread.start()  # last: a request must find the whole kernel
         LauncherShell.scratch = options.scratch
 
     def _list_own_outputs(self) -> list[int]:
-        """Return the descriptors for what this process itself writes."""
+        """Return the descriptors for messages of this process itself."""
         outputs = (sys.stdout, sys.stderr) if self.kernel is None else self.kernel.own_streams
         return [fd for stream in outputs if (fd := getattr(stream, "own_fd", None)) is not None]
 
     def _list_threads(self) -> list[Any]:
-        """Return ipykernel's threads."""
         return [self.control_thread, self.heartbeat, self.iopub_thread.thread]
 
     def init_poller(self) -> None:
@@ -157,20 +156,20 @@ class LauncherApp(IPKernelApp):
             super().init_poller()
 
     def init_control(self, context: zmq.Context[Any]) -> None:
-        """Leave out subshells, which cost a thread and a hop for every message: the control thread does their work here."""
+        """Leave out subshells, which cost a thread and a hop for every message. The control thread does their work."""
         super().init_control(context)
         self.shell_channel_thread = _NoSubshells()
 
     def init_iopub(self, context: zmq.Context[Any]) -> None:
         """Open the iopub socket as ipykernel does, but blocking, with a welcome for every subscriber and a bounded publisher.
 
-        Without XPUB_VERBOSE the socket reports no subscription that another client has, or had until just now.
+        Without XPUB_VERBOSE the socket does not report a subscription if another client has the same, or had it until just now.
         """
         self.iopub_socket = context.socket(zmq.XPUB)
         self.iopub_socket.linger = 1000
         self.iopub_socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         self.iopub_socket.setsockopt(zmq.XPUB_NODROP, 1)
-        self.iopub_socket.setsockopt(zmq.SNDHWM, iopub.SENDING_MAX)
+        self.iopub_socket.setsockopt(zmq.SNDHWM, iopub.SENDING_MAX)  # before the bind: it holds for later connections only
         self.iopub_port = self._bind_socket(self.iopub_socket, self.iopub_port)
         if self.iopub_thread is not None:
             self.iopub_thread.resume(self.iopub_socket)
@@ -183,7 +182,7 @@ class LauncherApp(IPKernelApp):
 
 
 def build_config() -> Config:
-    """Return the configuration that differs from IPython's: no history database, and completion from living objects.
+    """Return the settings that differ from IPython's: no history database, and completion from living objects.
 
     Completion by jedi, which reads code, takes a second to load and tens of MiB in every kernel.
     """
@@ -196,10 +195,12 @@ def build_config() -> Config:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a kernel until it is shut down or its owner ends."""
+    """Run a kernel until a shutdown or the end of the owner."""
     LauncherApp.collects_garbage = gc.isenabled()
     gc.disable()  # until the kernel exists
     options = LaunchOptions.take()
+    # The order matters: rights that are given up at the confinement cannot be had again, and the variables of ``apply``
+    # decide which files a program loads. Threads begin after both, with the watch of the owner.
     apply_limits(options.limits)
     initialize_tree()
     owner.track_forks()
@@ -234,17 +235,17 @@ def main(arguments: list[str]) -> None:
 
 
 def exit_without_freeing() -> None:
-    """Exit as Python does, but without freeing objects, for which a forked kernel would copy all its shared memory."""
+    """Exit as Python does, but without freeing objects: a forked kernel would copy all its shared memory for that."""
     threads: Any = threading
     with suppress(Exception):
         threads._shutdown()  # noqa: SLF001 - the only way to wait for threads (Python 3.11 to 3.14)
         atexit._run_exitfuncs()  # noqa: SLF001 - and to run exit handlers
-    close_files()
+    close_files()  # ``_exit`` flushes nothing
     os._exit(0)
 
 
 def close_files() -> None:
-    """Close the user's open files as Python does when it frees them; those of the start are frozen."""
+    """Close the user's open files, as Python does at the end. Files of the start are frozen objects."""
     bases: Any = (io.IOBase.__base__, zipfile.ZipFile)  # Python's own classes are no subclasses of ``IOBase`` itself
     files: list[Any] = [sys.__stdout__, sys.__stderr__, *(each for each in gc.get_objects() if issubclass(type(each), bases))]
     for layer in _LAYERS:

@@ -1,7 +1,7 @@
-"""One task beside a kernel, confined like it: it fetches wheels, or creates and fills a virtual environment.
+"""A single task beside a kernel and confined like the kernel: fetch wheels, or create and fill a virtual environment.
 
-A process that fetches has the network and no files of the user; a process that fills an environment sees the workspace and
-mostly no network, since a cell may have replaced the environment's interpreter, which runs here.
+The fetching process has the network and no files of the user. The filling process sees the workspace and mostly no network,
+since a cell may have replaced the environment's interpreter, which runs here.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _WHEELS, _FETCHED, _REQUIREMENTS, _REPORT = "wheels", "fetched", "requirements.t
 
 
 class _TaskError(Exception):
-    """A task that cannot be done; the message has the reason."""
+    """A failed task; the message has the reason."""
 
 
 def main(arguments: list[str]) -> None:
-    """Do the task of a directory and write the answer there; pip's output goes to stdout."""
+    """Do the task of a directory and write the answer there. Pip's output goes to stdout."""
     directory = Path(arguments[0])
     order = json.loads((directory / ONE_SHOT_ORDER).read_text(encoding="utf-8"))
     try:
-        if arguments[1:] != [_CONFINED]:
+        if arguments[1:] != [_CONFINED]:  # else ``_begin`` has executed this program once more
             _begin(order, directory)
         answer = _fill(order, directory) if order["fills"] else _fetch(order, directory)
     except (_TaskError, OSError) as exc:
@@ -51,26 +51,27 @@ def main(arguments: list[str]) -> None:
 
 
 def _begin(order: dict[str, Any], directory: Path) -> None:
-    """Confine this process and execute the requested interpreter, which is untrusted together with its imports."""
+    """Confine this process, then execute the requested interpreter, which is untrusted together with its imports."""
     python = order.get("python")
     opened = [_open_directory(*_find_place(order, python or sys.executable))] if order["fills"] else []
     _confine(order, directory, *opened)  # the descriptor, since a cell may replace the directory meanwhile
     os.environ.update(order.get("environment", {}))
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):
         os.environ.pop(name, None)
+    # Only now: an untrusted interpreter could do anything before it confines itself.
     if python:
         os.execvp(python, [python, "-I", sys.argv[0], *sys.argv[1:], _CONFINED])  # noqa: S606 - no shell on purpose
 
 
 def _fetch(order: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Fetch wheels of the requirements and their dependencies; build those that come as source."""
+    """Fetch wheels of the requirements and their dependencies, and build wheels of source distributions."""
     links = ["--find-links", order["wheels"]] if order["wheels"] else []
     options = ["--retries", _RETRIES, "--wheel-dir", str(directory / _FETCHED), *links]
     return {"exit_code": _pip(["wheel", *options, *_build_requirement_arguments(order, directory)], directory)}
 
 
 def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Make the virtual environment if it is missing or to be renewed, and install the requirements."""
+    """Create a missing or outdated virtual environment, and install the requirements."""
     top, names = _find_place(order)
     venv_path = Path(top, *names)
     python = venv_path / "bin" / "python"
@@ -93,7 +94,7 @@ def _fill(order: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _find_place(order: dict[str, Any], interpreter: str = sys.executable) -> tuple[str, Sequence[str]]:
-    """Return the workspace and the path in it of the virtual environment: the named one, or the session's own."""
+    """Return the workspace and the relative path of the virtual environment, named or the session's own."""
     return (order["workspace"], order["venv"]) if order["venv"] else own_environment_place(order["workspace"], interpreter)
 
 
@@ -108,7 +109,7 @@ def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
 
 
 def _open_directory(top: str, names: Sequence[str]) -> int:
-    """Open a directory in the workspace, which is created if missing; no link is followed."""
+    """Open a directory in the workspace without following links, and create missing parts."""
     fd = os.open(top, _DIRECTORY)
     for name in names:
         with suppress(FileExistsError):
@@ -121,7 +122,7 @@ def _open_directory(top: str, names: Sequence[str]) -> int:
 
 
 def _build_requirement_arguments(order: dict[str, Any], directory: Path) -> list[str]:
-    """Return pip's arguments for the requirements: exact ones, with hashes, in a file and without their dependencies."""
+    """Return pip's arguments for the requirements. Exact requirements, with hashes, are in a file without dependencies."""
     if not order["exact"]:
         return ["--", *order["requirements"]]
     lines = directory / _REQUIREMENTS
@@ -141,7 +142,7 @@ def _pip(arguments: list[str], directory: Path) -> int:
 
 
 def _read_report(report: Path) -> list[tuple[str, str, str | None, str]]:
-    """Return the names, versions, hashes and archives (the address, or the file's name) that pip reports as installed."""
+    """Return the names, versions, hashes and archives (URL or file name) of pip's report of installed distributions."""
     installed = []
     for entry in json.loads(report.read_text(encoding="utf-8"))["install"]:
         source = entry.get("download_info", {})
@@ -163,7 +164,7 @@ def _digest(url: str) -> str | None:
 
 
 def _describe(venv_path: Path) -> dict[str, Any]:
-    """Return the distributions of an environment, and the Python version of its configuration or an empty text."""
+    """Return the distributions of an environment, and the Python version of the configuration, empty if unknown."""
     version = ""
     with suppress(OSError, UnicodeDecodeError):
         lines = (line.partition("=") for line in (venv_path / "pyvenv.cfg").read_text(encoding="utf-8").splitlines())

@@ -1,7 +1,7 @@
-"""The relay next to a kernel: a process that connects to its sockets for an owner that does not see them.
+"""The relay next to a kernel, which connects to the kernel's sockets for an owner without access to them.
 
-The owner's engine runs a program for each stream (``main``). The first one starts the relay, and all hand their standard
-streams to it, so that a program that is killed or cut off costs no connection.
+The owner's engine runs a program for each stream (``main``). The first program starts the relay, and each hands the standard
+streams over, so a killed or cut program costs no connection.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from ..relayed_connections import (
     RelayedConnections,
 )
 
-#: Seconds between two looks for the kernel's report, and in which a relay without a stream waits for the next one.
+#: The seconds between two looks for the kernel's report, and the time that a relay without a stream waits for the next.
 _LOOK_SECONDS, _PATIENCE_SECONDS = 0.01, 120.0
-#: How long a program may take to hand its streams over, in seconds: the relay waits for it.
+#: The time limit for a program to hand its streams over, in seconds. The event loop waits meanwhile.
 _HANDOVER_SECONDS = 0.1
-#: The names of sockets in a kernel's private directory that a relay connects to, and of its own.
+#: The names of the kernel's sockets in the private directory, and of the relay's own socket.
 _NAMES, _SOCKET = re.compile(r"s-[1-5]"), "relay"
 
 
 class _Stream(asyncio.Protocol):
-    """The standard streams of a program, until they are cut."""
+    """The standard streams of a program, until a stream is cut."""
 
     def __init__(self, feed: Callable[[bytes], None]) -> None:
         self._feed = feed
         self.is_over = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
-        """Take frames of the owner's side."""
+        """Receive frames of the owner's side."""
         try:
             self._feed(data)
         except LinkError:
             self.is_over.set()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Note the end of a pipe."""
+        """Note the end of a pipe: the end of either stream ends both."""
         self.is_over.set()
 
 
 class _Relay:
-    """The kernel's side, whose ``directory`` has its sockets. It holds the owner's pipe while there is a stream."""
+    """The kernel's side of a relay, for the sockets in ``directory``. Each stream holds the owner's pipe open."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -60,11 +60,15 @@ class _Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stream: _Stream | None = None
         self._next: tuple[int, int, socket.socket] | None = None
-        """The newest program that waits for its turn: its standard streams, and the socket that it waits at."""
+        """The newest waiting program: its standard streams, and its socket, whose end ends the program."""
         self._has_next = asyncio.Event()
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve one stream after the other, always the newest one; raise ``TimeoutError`` if none comes in time."""
+        """Serve a stream after the other, always the newest.
+
+        Raises:
+            TimeoutError: no stream came in time.
+        """
         listener.setblocking(False)  # noqa: FBT003 - the socket module's own signature
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
         while True:
@@ -88,13 +92,14 @@ class _Relay:
             return
         if self._next is not None:
             _close(self._next[2], self._next[:2])
+        # The newest wins: the engine's end of an older stream may be gone without a sign of it here.
         self._next = fds[0], fds[1], program
         self._has_next.set()
         if self._stream is not None:
             self._stream.is_over.set()
 
     async def _run(self, incoming: int, outgoing: int, program: socket.socket) -> None:
-        """Serve a stream until it is cut, or another one has come."""
+        """Serve a stream until its end, or until another stream has come."""
         loop, link = asyncio.get_running_loop(), self._connections.link
         stream = self._stream = _Stream(link.feed)
         watch = loop.create_task(self._watch())
@@ -112,6 +117,7 @@ class _Relay:
         program.close()
 
     def _take(self, kind: int, number: int, content: bytes) -> None:
+        # Names of the kernel's own sockets only: the owner's side reaches nothing else in the directory.
         name = content.decode("ascii", "replace")
         if kind == OPEN and _NAMES.fullmatch(name):
             task = asyncio.get_running_loop().create_task(self._connect(name, self._connections.add(number)))
@@ -126,12 +132,12 @@ class _Relay:
             self._connections.forget(connection)
 
     async def _watch(self) -> None:
-        """Hold the owner's pipe, once the kernel has made and opened it, and send its report once it is complete."""
+        """Hold the owner's pipe once the kernel has created and opened the pipe, and send the complete report of the kernel."""
         owner, line = None, b""
         try:
             while owner is None or not line:
                 if owner is None:
-                    with suppress(OSError):
+                    with suppress(OSError):  # ENXIO: the kernel has not opened its end of the FIFO yet
                         owner = self._open("owner", os.O_WRONLY)
                 if not line and (line := self._read_report()):
                     self._connections.link.send(READY, 0, line)
@@ -142,7 +148,7 @@ class _Relay:
                 os.close(owner)
 
     def _read_report(self) -> bytes:
-        """Return the line by which the kernel reports that it serves; empty as long as it is not complete."""
+        """Return the line with the kernel's report of readiness, or nothing if the line is missing or incomplete."""
         with suppress(OSError):
             report = self._open("ready", os.O_RDONLY)
             try:
@@ -164,7 +170,7 @@ def _close(program: socket.socket, fds: Iterable[int]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Hand this program's standard streams to the relay of a kernel's directory, which may have to be started, and wait."""
+    """Hand this program's standard streams to the relay of a kernel's directory, and wait. Start a missing relay first."""
     path = os.path.join(arguments[0], _SOCKET)  # noqa: PTH118 - text
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
@@ -173,13 +179,14 @@ def main(arguments: list[str]) -> None:
             _start_relay(arguments[0], path)
             connection.connect(path)
         socket.send_fds(connection, [b"s"], [0, 1])
-        os.close(0)
+        os.close(0)  # the relay alone holds the streams now, so they end with it
         os.close(1)
-        connection.recv(1)  # until the relay closes it
+        connection.recv(1)  # until the relay closes the connection
 
 
 def _start_relay(directory: str, path: str) -> None:
-    """Fork the relay's process, which listens when this function returns."""
+    """Fork the process of the relay, which listens when this function returns."""
+    # Bound before the fork, so the caller's next connect succeeds. A socket file without a listener is of a dead relay.
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with suppress(FileNotFoundError):
         os.unlink(path)  # noqa: PTH108 - text
@@ -188,7 +195,7 @@ def _start_relay(directory: str, path: str) -> None:
     if os.fork():
         listener.close()
         return
-    os.setsid()
+    os.setsid()  # a signal to the program's group or terminal must not reach the relay
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(nothing, fd)

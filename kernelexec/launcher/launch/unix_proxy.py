@@ -1,4 +1,4 @@
-"""A proxy of unix sockets to the TCP ports of a kernel that cannot use unix sockets."""
+"""A proxy from unix sockets to the TCP ports of a kernel without support for unix sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIECE = 64 * 1024
 
 
 def serve(options: dict[str, Any]) -> None:
-    """Listen in a thread on each socket once its port is open, until this process ends."""
+    """Listen in a thread on each socket once the port is open, until this process ends."""
     threading.Thread(
         target=lambda: asyncio.run(_serve(options["address"], options["sockets"])), name="bridge", daemon=True
     ).start()
@@ -25,7 +25,7 @@ async def _serve(address: str, sockets: dict[str, int]) -> None:
 
 
 async def _listen(path: str, address: str, port: int) -> None:
-    """Listen once the port is open, so that a connection always reaches the kernel."""
+    """Listen once the port is open, so each connection reaches the kernel."""
     await _wait_for_port(address, port)
 
     async def handle_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,7 +53,11 @@ async def _wait_for_port(address: str, port: int) -> None:
 
 
 async def _connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, port: int) -> None:
-    """Copy both ways until both ends have closed; if one end breaks, so does the other, and OSError is raised."""
+    """Copy both ways until both ends have closed.
+
+    Raises:
+        OSError: a connection broke. The other connection is broken off too.
+    """
     far_reader, far_writer = await asyncio.open_connection(address, port, limit=_PIECE)
     far_writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     tasks = [asyncio.ensure_future(_copy(reader, far_writer)), asyncio.ensure_future(_copy(far_reader, writer))]
@@ -69,9 +73,10 @@ async def _connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, a
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy in one direction; the next piece is read once the writer has taken the last one."""
+    """Copy in a single direction. The next read waits until the writer has taken the last piece."""
     while piece := await reader.read(_PIECE):
         writer.write(piece)
         await writer.drain()
+    # Only this direction has ended: the other may still carry a reply.
     if writer.can_write_eof():
         writer.write_eof()

@@ -1,4 +1,4 @@
-"""Output that does not pass through this process's own streams: of C code, programs and forked children."""
+"""Output past this process's own streams: from C code, programs and forked children."""
 
 from __future__ import annotations
 
@@ -18,41 +18,42 @@ from .. import platform
 from ..processes import proc
 from ..protocol import DELIMITER
 
-#: How long a cell waits for output that is on its way, in seconds.
+#: The longest wait of a cell for output on its way, in seconds.
 DRAIN_SECONDS = 0.25
 _READ_BYTES = 64 * 1024
-_PIECE_CHARS = 400  # as JSON, at most six bytes a character, it fits into PIPE_BUF with its envelope, so writes never mix
-#: The size of a piece that a full buffer of the C library or of Python leaves; smaller pieces were written at once.
+#: As JSON, at most six bytes a character, a piece fits into PIPE_BUF of Linux with its envelope, so writes never mix.
+_PIECE_CHARS = 400
+#: The least size of a piece from a full buffer of the C library or of Python. A program shows smaller pieces on purpose.
 _BUFFER_BYTES = 4096
-#: How long a partial line is held, in seconds: one that its writer shows, and one that its writer's buffer has cut.
+#: The time limit for a partial line, in seconds: shown on purpose, and cut by the end of the writer's buffer.
 _PARTIAL_SECONDS, _CUT_SECONDS = 0.2, 5.0
-#: How much longer it is held while other output comes, in seconds.
+#: The additional time while other output comes, in seconds.
 _UNREAD_SECONDS = 1.0
-#: The limit of children with pipes of their own; further ones share one.
+#: The limit of children with their own pipes. Further children share the descriptor's pipe.
 _CHILDREN_MAX = 64
 _DISPLAYS = ("display_data", "execute_result", "update_display_data")
 
 
 class Lines:
-    """The text of one writer, passed on in whole lines: lines of others come between them and not into them.
+    """The text of a single writer in whole lines. Lines of other writers come between, never inside of a line.
 
-    A line without an end is passed on after ``_PARTIAL_SECONDS``; after a longer time if its writer's buffer was full.
+    A partial line is passed on after ``_PARTIAL_SECONDS``, or after ``_CUT_SECONDS`` if the writer's buffer was full.
     """
 
     def __init__(self, deliver: Callable[[str], Any]) -> None:
         self._deliver = deliver
         self._rest = ""
         self.due: float | None = None
-        """The time at which the partial line is passed on; None without one."""
+        """The time at which the partial line is passed on; None without a partial line."""
 
     def take(self, text: str, size_bytes: int) -> None:
-        """Pass on the whole lines of text that came in one piece of that size."""
+        """Add a piece of text, read from ``size_bytes`` bytes, and pass on the whole lines."""
         lines, end, rest = (self._rest + text).rpartition("\n")
         self._rest = rest
         self.due = None
         if end:
             self._deliver(lines + end)
-        if len(rest) >= _READ_BYTES:
+        if len(rest) >= _READ_BYTES:  # a hostile child may never end its line
             self.flush()
         elif rest:
             self.due = time.monotonic() + (_CUT_SECONDS if size_bytes >= _BUFFER_BYTES else _PARTIAL_SECONDS)
@@ -65,9 +66,9 @@ class Lines:
 
 
 class CapturedFd:
-    """A descriptor with a pipe behind it, and with pipes of their own for children that write at once.
+    """A descriptor that leads to a pipe, and lends new pipes to children.
 
-    ``deliver`` gets the written text. This process's own text is passed on as it comes, that of a child in whole lines.
+    ``deliver`` gets the written text. This process's own text is passed on as it comes, and a child's text in whole lines.
     """
 
     def __init__(self, fd: int, pipes: PipeReader, deliver: Callable[[str], Any]) -> None:
@@ -76,8 +77,8 @@ class CapturedFd:
         self._deliver = deliver
         self._children: set[int] = set()
         read_fd, self._write_fd = os.pipe()
-        self._inode = os.fstat(read_fd).st_ino
-        os.dup2(self._write_fd, fd)
+        self._inode = os.fstat(read_fd).st_ino  # of both ends of the pipe
+        os.dup2(self._write_fd, fd)  # inheritable, unlike the ends of the pipe: programs write here
         self._add(read_fd, None)
 
     def _add(self, read_fd: int, lines: Lines | None) -> None:
@@ -105,13 +106,15 @@ class CapturedFd:
             self.take_back()
 
     def lend(self) -> bool:
-        """Put a new pipe behind the descriptor for a child that starts now; return whether ``take_back`` has to follow."""
+        """Lead the descriptor to a new pipe for a starting child. Return whether ``take_back`` must follow."""
         try:
+            # Another inode: user code has redirected the descriptor, and the child must get this file.
             if os.fstat(self.fd).st_ino != self._inode or len(self._children) >= _CHILDREN_MAX:
                 return False
             read_fd, write_fd = os.pipe()
         except OSError:
             return False
+        # After ``take_back`` only the child and its heirs have this end, so the end of the pipe is the end of their output.
         os.dup2(write_fd, self.fd)
         os.close(write_fd)
         self._children.add(read_fd)
@@ -119,28 +122,29 @@ class CapturedFd:
         return True
 
     def take_back(self) -> None:
-        """Put this process's own pipe behind the descriptor again."""
+        """Lead the descriptor to this process's own pipe again."""
         with suppress(OSError):
             os.dup2(self._write_fd, self.fd)
 
     def end_cell(self) -> None:
-        """Do not wait any more for output of children that go on."""
+        """Stop waiting for the output of children that outlive the cell."""
         for read_fd in list(self._children):
             self._pipes.stop_awaiting(read_fd)
 
 
 class PipeReader:
-    """A thread that reads pipes; ``drain`` waits until all earlier output has been read."""
+    """A thread that reads pipes. ``drain`` waits until all earlier output has been read."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._epoll: Any = select.epoll() if hasattr(select, "epoll") else None  # many threads may poll it at once
+        # A second set, of awaited pipes only, which any thread may poll.
+        self._epoll: Any = select.epoll() if hasattr(select, "epoll") else None
         self._awaited: set[int] = set()
         self._idle = threading.Condition()
         self._reading = False
-        """Whether awaited output is read and not passed on yet."""
+        """Whether the thread has awaited output in hand. Set before the read, so no moment shows neither this nor the pipe."""
         self._in_round, self._rounds = False, 0
-        """The same of any output, and how often all ready pipes were read."""
+        """Whether the thread has any output in hand, and the number of rounds over all ready pipes."""
         self._taken_bytes = 0
         self._lines: dict[int, Lines] = {}
         self._forked: dict[tuple[int, str], Lines] = {}
@@ -150,15 +154,15 @@ class PipeReader:
         self._thread.start()
 
     def close(self) -> None:
-        """Close the descriptors in a copy of this process, where the thread is not."""
+        """Close the descriptors in a copy of this process, which lacks the thread."""
         self._selector.close()
         if self._epoll is not None:
             self._epoll.close()
 
     def add(self, fd: int, take: Callable[[bytes], Any], lines: Lines | None = None) -> None:
-        """Read a pipe until its last writer has closed it; at the end ``take`` gets ``b""``.
+        """Read a pipe until the last writer has closed the pipe. At the end ``take`` gets ``b""``.
 
-        The thread passes on the partial line of ``lines`` when it is due.
+        The thread passes on the partial line of ``lines`` when the time has come.
         """
         if lines is not None:
             with self.lock:
@@ -170,7 +174,7 @@ class PipeReader:
                 self._epoll.register(fd, select.EPOLLIN)
 
     def stop_awaiting(self, fd: int) -> None:
-        """Go on reading a pipe, but leave it out of ``drain``."""
+        """Exclude a pipe from ``drain``; the thread still reads the pipe."""
         with self._idle:
             self._awaited.discard(fd)
             with suppress(OSError, ValueError):
@@ -179,11 +183,11 @@ class PipeReader:
 
     @property
     def has_output(self) -> bool:
-        """Return whether output waits in a pipe. It costs one system call, since every print asks."""
+        """Whether output waits in a pipe. Every print asks, so the answer takes a single system call."""
         return self._is_pending() or bool(self._forked)
 
     def _is_pending(self) -> bool:
-        """Return whether output is unread, or read and not passed on yet: asked in this order, which is the reader's own."""
+        """Return whether output is unread, or read but not passed on yet. The order of the two questions is the reader's."""
         return self._is_unread() or self._reading
 
     def _is_unread(self) -> bool:
@@ -193,9 +197,10 @@ class PipeReader:
             return False
 
     def drain(self, seconds: float) -> None:
-        """Wait, for a bounded time, until all output before this call has been read, and all of ended children passed on."""
+        """Wait for at most ``seconds`` until all earlier output has been read, and ended children's output passed on."""
         deadline = time.monotonic() + seconds
         with self._idle:
+            # A child that writes on must not hold this thread. One read more, for bytes in hand that are not counted yet.
             enough = self._taken_bytes + sum(map(platform.unread_bytes, self._awaited)) + _READ_BYTES
             while self._is_pending() and self._taken_bytes < enough and self._thread.is_alive():
                 left = deadline - time.monotonic()
@@ -205,32 +210,34 @@ class PipeReader:
             self._pass_on_forked()
 
     def read_left(self, seconds: float) -> None:
-        """Wait, for a bounded time, until what children of earlier cells have written by now is passed on.
+        """Wait for at most ``seconds`` until the present output of earlier cells' children has been passed on.
 
-        A round takes all that a pipe holds, so children that write on are not waited for.
+        A round takes the whole content of a pipe, so later output of the children is not awaited.
         """
         deadline = time.monotonic() + seconds
         with self._idle:
             fds, begun = {key.fd for key in self._selector.get_map().values()} - self._awaited, self._rounds
+            # Two rounds: the first may have begun before the output was written.
             while (any(platform.unread_bytes(fd) for fd in fds) or self._in_round) and self._rounds < begun + 2:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._thread.is_alive() or not self._idle.wait(left):
                     break
 
     def find_lines(self, pid: int, stream: str, deliver: Callable[[str, str], Any]) -> Lines:
-        """Return the partial line of a forked child in one stream, or a new one."""
+        """Return the partial line of a forked child in a stream, or a new ``Lines``."""
         return self._forked.get((pid, stream)) or Lines(partial(deliver, stream))
 
     def keep_lines(self, pid: int, stream: str, lines: Lines) -> None:
-        """Keep the line of a forked child while it is partial."""
+        """Keep a partial line of a forked child, and forget a complete line."""
         if lines.due is None:
             self._forked.pop((pid, stream), None)
         else:
             self._forked[pid, stream] = lines
 
     def end_cell(self) -> None:
-        """Pass on the partial lines that their writers show."""
+        """Pass on partial lines shown on purpose."""
         now = time.monotonic()
+        # With unread output the rest of a line may be in the pipe: the thread passes such a line on later.
         with self.lock:
             for lines in () if self._is_unread() else (*self._lines.values(), *self._forked.values()):
                 if lines.due is not None and lines.due <= now + _PARTIAL_SECONDS:
@@ -254,6 +261,7 @@ class PipeReader:
                 return
             self._in_round, self._reading = bool(ready), any(fd in self._awaited for fd, _ in ready)
             try:
+                # Awaited pipes first: a cell may wait for them.
                 for fd, take in sorted(ready, key=lambda item: item[0] not in self._awaited):
                     self._read(fd, take)
             finally:
@@ -266,7 +274,7 @@ class PipeReader:
                 seconds = self._pass_on_partial_lines(_UNREAD_SECONDS if ready else 0.0)
 
     def _pass_on_partial_lines(self, patience_seconds: float) -> float | None:
-        """Pass on the partial lines that are due for longer; return the seconds until the next is due, None without one."""
+        """Pass on overdue partial lines. Return the seconds until the next is due, or None without partial lines."""
         with self.lock:
             now = time.monotonic()
             for lines in (*self._lines.values(), *self._forked.values()):
@@ -302,8 +310,8 @@ class PipeReader:
 class ForkedOutput:
     """Output of forked children.
 
-    A child has none of its parent's threads and must take none of its locks, which may be held for ever there. So it only
-    writes lines of JSON into a pipe: its process id, the stream's name, and the text. ``deliver`` gets whole lines of a child.
+    A child has no other thread of the parent, and must not take locks, which such a thread may have held at the fork. So a
+    child only writes lines of JSON into a pipe: process id, stream name and text. ``deliver`` gets whole lines of a child.
     """
 
     def __init__(self, pipes: PipeReader, deliver: Callable[[str, str], Any]) -> None:
@@ -314,14 +322,16 @@ class ForkedOutput:
         pipes.add(out, self._take)
 
     def write(self, stream: str, text: str) -> None:
-        """Write text; called in a child."""
+        """Write text. Called in a child."""
+        # Linux writes up to PIPE_BUF bytes as a whole, so lines of children that write at once do not mix.
         for start in range(0, len(text), _PIECE_CHARS):
             line = json.dumps([os.getpid(), stream, text[start : start + _PIECE_CHARS]], ensure_ascii=False) + "\n"
             with suppress(OSError):
                 os.write(self._in, line.encode("utf-8", "backslashreplace"))
 
     def write_message(self, frames: list[bytes]) -> None:
-        """Write an exception or display as text, since a child cannot send messages; called in a child."""
+        """Write an exception or display as text, since a child cannot send messages. Called in a child."""
+        # Frames: topic, delimiter, signature, header, parent header, metadata, content.
         header, _, _, content = map(json.loads, frames[(start := frames.index(DELIMITER) + 2) : start + 4])
         if header["msg_type"] == "error":
             self.write("stderr", "\n".join(content["traceback"]) + "\n")
@@ -331,7 +341,7 @@ class ForkedOutput:
     def _take(self, received: bytes) -> None:
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
-            with suppress(ValueError, TypeError):
+            with suppress(ValueError, TypeError):  # a cell can write anything into the pipe
                 pid, stream, text = json.loads(line)
                 kept = self._pipes.find_lines(pid, stream, self._deliver)
                 kept.take(text, len(text))

@@ -1,9 +1,9 @@
-"""The iopub thread, which publishes streams and other messages: no message is lost and no queue grows without bound.
+"""The iopub thread, which publishes streams and other messages without losing messages or growing queues without bound.
 
-ipykernel publishes on a socket that drops messages for a slow reader, from unbounded queues. Here the socket
-blocks instead, the queues are bounded, and a writer that is too fast waits: a cell that floods runs at its reader's speed.
-A message that need not wait is sent by the thread that made it, past pyzmq's own layers, which take five times as long. Text is
-bounded, in order of writing, and under the cell that wrote it.
+ipykernel publishes from unbounded queues on a socket that drops messages for a slow reader. Here the socket blocks instead,
+queues are bounded and a fast writer waits: a flooding cell runs at the reader's speed. A thread sends its own message at once
+if no other message is pending, past pyzmq's layers, which take five times as long. Text keeps its order and its cell, and is
+bounded.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _PAUSE_SECONDS, _REST_SECONDS = 0.003, 0.05
 
 
 class Publisher(IOPubThread):
-    """ipykernel's iopub thread with a bounded queue. The control thread never waits for it: interrupts must get through.
+    """ipykernel's iopub thread with a bounded queue. The control thread never waits, since interrupts must get through.
 
-    The holder of ``socket_lock`` may use the socket; it is taken before ``lock``.
+    The holder of ``socket_lock`` may use the socket. ``socket_lock`` is taken before ``lock``.
     """
 
     def __init__(self, socket: Any, pipe: bool = False, session: Any = False) -> None:  # noqa: FBT001, FBT002 - ipykernel's
         self.socket_lock = threading.RLock()
-        self.lock = threading.RLock()  # a signal handler may print while its thread holds it
+        self.lock = threading.RLock()  # re-entrant: a signal handler may print while its thread holds the lock
         self.queue_condition = threading.Condition(self.lock)
         self.pieces: list[tuple[OutputStream | None, Any, list[str]]] = []  # text, and calls that send other messages
         self.last_stream: OutputStream | None = None
@@ -63,8 +63,9 @@ class Publisher(IOPubThread):
         self.publishing: int | None = None
         """The thread that publishes the pending messages, if any."""
         self.between_cells = True
+        """Whether no cell runs, so no signal handler raises in the main thread."""
         self.holds_next_message = False
-        """Whether the next message is sent together with the one after it, which follows at once: the reader wakes up once."""
+        """Whether the next message waits for the following message, so the reader wakes up once for both."""
         self._held_message: list[Any] | None = None
         self.crash_buffer = CrashBuffer(None)
         self.io_threads = IOThreads()
@@ -80,31 +81,31 @@ class Publisher(IOPubThread):
         super().__init__(socket, pipe=pipe, session=session)
 
     def leave(self) -> None:
-        """Close what this object has open, but for its event loop, in a copy of this process."""
+        """Close all resources except the event loop, in a copy of this process."""
         self.pipes.close()
         self.crash_buffer.close()
 
     def resume(self, socket: Any) -> None:
-        """Publish on another socket, in a copy of this process that has none of its threads."""
+        """Publish on another socket, in a copy of this process without its threads."""
         atexit.unregister(self.stop)
-        background_socket = self.background_socket
+        background_socket = self.background_socket  # the same object: ipykernel's displays refer to it
         self.__init__(socket, session=self.session)  # type: ignore[misc]  # its locks and its loop are the other process's
         self.background_socket = background_socket
         self.start()
 
     @property
     def may_block(self) -> bool:
-        """Return whether the calling thread may wait for this one."""
+        """Whether the calling thread may wait for this thread."""
         current = threading.current_thread()
         return self.thread.is_alive() and current is not self.thread and current.name != CONTROL_THREAD_NAME
 
     @property
     def publishes_here(self) -> bool:
-        """Return whether the calling thread publishes the pending messages."""
+        """Whether the calling thread publishes the pending messages."""
         return self.publishing == threading.get_ident()
 
     def send_multipart(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Send a message, or queue it behind pending ones and wait while the queue is full."""
+        """Send a message, or queue the message behind pending messages. Wait while the queue is full."""
         if owner.is_forked_child:  # none of the locks may be taken in a child
             with suppress(ValueError, LookupError, TypeError):
                 self.forked_output.write_message(list(map(bytes, msg)))
@@ -115,6 +116,7 @@ class Publisher(IOPubThread):
         elif threading.current_thread().name != CONTROL_THREAD_NAME:
             self._really_send(msg, *args, **kwargs)
             return
+        # Also all messages of the control thread: a thread that holds the socket may wait for a slow reader.
         self._queue(msg, *args, **kwargs)
 
     def _queue(self, msg: Any, *args: Any, **kwargs: Any) -> None:
@@ -129,6 +131,7 @@ class Publisher(IOPubThread):
                     self.queue_condition.notify_all()
 
         with self.queue_condition:
+            # An empty queue takes a message of any size, which could otherwise never be sent.
             while self._queued_bytes and self._queued_bytes + size > _QUEUE_BYTES and self.may_block:
                 self.queue_condition.wait()
             self._queued_bytes += size
@@ -137,9 +140,9 @@ class Publisher(IOPubThread):
         self.schedule(self.flush_text)
 
     def _send_now(self, msg: list[Any]) -> bool:
-        """Send a message from the calling thread if none is pending and the socket takes it; return whether it was sent.
+        """Send a message from the calling thread if no message is pending and the socket has room. Return the success.
 
-        No signal handler, which may raise, runs between the frames: they are sent by one call of C code.
+        A single call of C code sends all frames, so no signal handler, which may raise, runs between them.
         """
         if self._queued_bytes:
             return False
@@ -149,6 +152,7 @@ class Publisher(IOPubThread):
             if self.holds_next_message and self._held_message is None:
                 self._held_message, self.holds_next_message = msg, False
                 return True
+            # The held message first. If only this one has room, the new message is queued, and the order stays.
             try:
                 if self._held_message is not None:
                     send_frames(self._bare, self._held_message, NOBLOCK)
@@ -172,11 +176,11 @@ class Publisher(IOPubThread):
             self._check_subscriptions()
 
     def find_messages(self, msg_id: Any) -> PublishedMessages | None:
-        """Return the kept messages of a cell, if it is the newest one."""
+        """Return the kept messages of a cell, or None if the cell is not the newest."""
         return self.published if self.published is not None and self.published.msg_id == msg_id else None
 
     def replay(self, messages: PublishedMessages, request: Any) -> None:
-        """Send the kept messages of a cell behind ``REPLAY_BEGIN``. Runs in this thread, so new messages follow them."""
+        """Send the kept messages of a cell behind ``REPLAY_BEGIN``. Runs in this thread, so new messages come later."""
         with self.socket_lock:
             reply, metadata = messages.reply or (None, None)
             self.session.send(self, REPLAY_BEGIN, {"reply": reply, "metadata": metadata}, parent=request)
@@ -187,10 +191,11 @@ class Publisher(IOPubThread):
                     super()._really_send(item)
 
     def schedule(self, f: Callable[[], Any]) -> None:
-        """Call a function in this thread; one wake-up serves all waiting calls."""
+        """Call a function in this thread. A single wake-up serves all waiting calls."""
         if not self.thread.is_alive():
             f()
             return
+        # Appended first: a thread that has just cleared the flag finds the call, and a later wake-up finds nothing to do.
         self._events.append(f)
         if not self._is_woken:
             self._is_woken = True
@@ -207,12 +212,12 @@ class Publisher(IOPubThread):
         super()._handle_event(msg)
 
     def _setup_event_pipe(self) -> None:
-        """Leave out ipykernel's sockets, one for each thread, that wake up the loop: asyncio can do that."""
+        """Leave out ipykernel's sockets, one for each thread, for waking up the loop. asyncio wakes the loop itself."""
         io_loop: Any = self.io_loop
         self._loop: asyncio.AbstractEventLoop = io_loop.asyncio_loop
 
     async def _run_event_pipe_gc(self) -> None:
-        """See above."""
+        """Do nothing: there are no sockets of ended threads."""
 
     def _take_from_child(self, stream: str, text: str) -> None:
         if stream in self.streams:
@@ -222,7 +227,7 @@ class Publisher(IOPubThread):
         self.io_loop.add_handler(self.socket, lambda *_: self._welcome(), self.io_loop.READ)
 
     def _check_subscriptions(self) -> None:
-        """Look for a subscription after sending, which clears the socket's event: else its welcome would be late."""
+        """Look for a subscription after sending. Sending clears the socket's event, so the welcome would be late."""
         if self.socket is not None and has_message(self.socket):
             self.schedule(self._welcome)
 
@@ -233,12 +238,12 @@ class Publisher(IOPubThread):
                 self._handle_subscription(self.socket.recv_multipart(zmq.NOBLOCK))
 
     def begin_piece(self, stream: OutputStream, parent: Any, text: str) -> None:
-        """Start text of another stream or cell; must be called with the lock."""
+        """Start text of another stream or cell. Call this with the lock."""
         self.last_stream, self.last_parent, self.last_texts = stream, parent, [text]
         self.pieces.append((stream, parent, self.last_texts))
 
     def flush_soon(self) -> None:
-        """Publish pending messages within ``_FLUSH_SECONDS``; one timer serves all cells that print meanwhile."""
+        """Publish pending messages within ``_FLUSH_SECONDS``. A single timer serves all prints meanwhile."""
         if not self._is_armed:
             self.schedule(lambda: self.io_loop.call_later(_FLUSH_SECONDS, self._flush_armed))
             self._is_armed = True  # last, since a signal handler may raise before
@@ -248,15 +253,16 @@ class Publisher(IOPubThread):
         self.flush_text()
 
     def flush_text(self) -> None:
-        """Publish pending text of both streams and the messages between, in order.
+        """Publish the pending text of both streams and other messages, in order.
 
-        Runs in this thread; between cells, when no signal handler raises, in the cells' thread too.
+        Runs in this thread. Between cells, when no signal handler raises, it runs in the main thread too.
         """
         with self.socket_lock:
             before = self.publishing
             try:
                 with self.queue_condition:
-                    self.publishing = threading.get_ident()  # set while messages are still pending
+                    # Set while messages are still pending: ``OutputStream.flush`` must see the one or the other.
+                    self.publishing = threading.get_ident()
                     pieces, self.pieces, self.pending_chars, self.flushing = self.pieces, [], 0, False
                     self.last_stream = self.last_parent = None
                     self.queue_condition.notify_all()
@@ -268,18 +274,19 @@ class Publisher(IOPubThread):
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
-    """Return whether a message has arrived. Asking clears the socket's event, so the message must be read now."""
+    """Return whether a message has arrived. The question clears the socket's event, so the message must be read now."""
     bare: Any = super(zmq.Socket, socket)  # pyzmq's own layer takes five times as long
     return bool(bare.get(_EVENTS) & _READABLE)
 
 
 def send_frames(bare: Any, frames: list[Any], flags: int = 0) -> None:
-    """Send the frames of a message in one call of C code: no signal handler, which may raise, runs between them."""
+    """Send the frames of a message in a single call of C code, without a signal handler in between, which may raise."""
+    # Half a message would be continued by the first frame of the next. ``deque`` drives ``map`` without Python code.
     deque(map(bare.send, frames, [flags | _MORE] * (len(frames) - 1) + [flags]), maxlen=0)
 
 
 class IOThreads:
-    """libzmq's I/O threads. A call that sends wakes one up; it sleeps once the system has the message."""
+    """libzmq's I/O threads. Sending a message wakes up a thread, which sleeps once the system has the message."""
 
     def __init__(self, tasks: str = _TASKS) -> None:
         self._tasks = Path(tasks)
@@ -296,7 +303,7 @@ class IOThreads:
             self._paused = monotonic()
 
     def _states(self) -> list[bytes]:
-        """Return the state of each thread; nothing where the system does not show it."""
+        """Return the state of each thread, or nothing on a system that does not show states."""
         try:
             if self._threads:
                 return [_state(path) for path in self._threads]

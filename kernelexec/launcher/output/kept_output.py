@@ -1,8 +1,8 @@
-"""Output of the newest cell that is kept for its owner, and bounds for texts of exceptions.
+"""Kept output of the newest cell for the owner, and bounds for texts of exceptions.
 
-``CrashBuffer`` has the newest text in a mapped file, which outlives the process: messages that libzmq holds die with it. Its
-format is in ``protocol``. ``PublishedMessages`` are for an owner that takes the kernel over while it runs. Text, and all
-other messages, have bounds of their own: the first and the newest messages are kept; dropped ones between are counted.
+``CrashBuffer`` has the newest text in a mapped file, which outlives the process: messages in libzmq's queues die with the
+process. The format is in ``protocol``. ``PublishedMessages`` are for a later owner of the running kernel. Text and all other
+messages have separate bounds: the first and the newest messages are kept, and dropped messages between are counted.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _CHUNK_BYTES = 64 * 1024
 _STATUS = b'"msg_type": "status"'
 #: Limit of displays and all other messages without text, as a multiple of the text's.
 _OTHERS = 4
-#: The largest reply that is kept, in bytes of JSON; it holds a traceback, which has bounds of its own.
+#: The largest kept reply, in bytes of JSON. Most of a reply is a traceback, which is bounded too.
 _REPLY_BYTES = 4 * 1024 * 1024
 _OVERHEAD_BYTES = 256
-#: Bounds for texts of exceptions: a larger message might not be read at all.
+#: Bounds for texts of exceptions, since a reader may refuse a larger message.
 _EVALUE_CHARS = 64 * 1024
 _TRACEBACK_CHARS = 256 * 1024
 
@@ -43,10 +43,10 @@ Frames = list[bytes]
 
 
 class CrashBuffer:
-    """The newest text of one cell; without a path nothing is kept.
+    """The newest text of a cell. Without a path nothing is kept.
 
     Blocks of the file are allocated before they are written: a write into a mapped hole of a full disk is a SIGBUS. On a
-    full disk the halves are as large as their blocks, and nothing is kept if there are none.
+    full disk the halves are as large as their blocks, and without blocks nothing is kept.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -65,7 +65,7 @@ class CrashBuffer:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 with suppress(OSError):
-                    os.ftruncate(fd, 2 * HALF_BYTES)
+                    os.ftruncate(fd, 2 * HALF_BYTES)  # a file of holes: a cell without output takes no disk
                     self._map = mmap.mmap(fd, 2 * HALF_BYTES)
                     if not platform.can_allocate_pages(self._map):
                         platform.allocate_file(fd, 2 * HALF_BYTES)
@@ -85,7 +85,7 @@ class CrashBuffer:
         return bool(self._end)
 
     def begin(self, header: Any) -> None:
-        """Forget the text; text of another cell follows, which is known by its request's header."""
+        """Forget the text, before text of another cell, which is identified by the request's header."""
         self.header, self._total = header, 0
         self._key = str(header.get("msg_id", "")).encode()[:KEY_BYTES]
         if self._map is None:
@@ -97,10 +97,11 @@ class CrashBuffer:
         self._take_half(0)
 
     def add(self, stderr: bool, content: bytes) -> None:  # noqa: FBT001 - a keyword costs time in every print
-        """Keep UTF-8 text of the cell; must be called in order of writing."""
+        """Keep UTF-8 text of the cell. Calls must be in the order of writing."""
         if not self._end:
             return
         assert self._map is not None
+        # The usual case, a few bytes behind the last: the length of an open record is not written with each print.
         position, size = self._position, len(content)
         self._total += size
         if stderr is self._stderr and position + size <= self._end:
@@ -111,12 +112,13 @@ class CrashBuffer:
 
     def _add_record(self, stderr: bool, content: bytes) -> None:  # noqa: FBT001 - as in the format
         assert self._map is not None
+        # The record before gets its length now. Until then its header has OPEN_LENGTH, and NUL shows its end.
         if self._stderr is not None:
             _LENGTH.pack_into(self._map, self._record + 1, self._position - self._record - RECORD.size)
         size = RECORD.size + len(content)
         if not self._has_room(size):
             self._take_half(HALF_BYTES - self._half)
-            if not self._has_room(size):
+            if not self._has_room(size):  # a full disk: the newest bytes that fit
                 room = self._end - self._position - RECORD.size
                 content = content[-room:] if room > 0 else b""
         if not content:
@@ -127,7 +129,7 @@ class CrashBuffer:
         self._record, self._stderr, self._position = start, stderr, end
 
     def _has_room(self, size: int) -> bool:
-        """Return whether a record fits into the rest of this half, with new blocks if there are any."""
+        """Return whether a record fits into the rest of this half, and allocate blocks for it."""
         end = self._position + size
         if end > self._end:
             self._allocate(self._half, end - self._half)
@@ -135,7 +137,7 @@ class CrashBuffer:
         return end <= self._end
 
     def _allocate(self, half: int, size: int) -> bool:
-        """Allocate blocks for the first bytes of a half; return False if there are none."""
+        """Allocate blocks for the first bytes of a half. Return False on a full disk."""
         assert self._map is not None
         begin = self._allocated[half]
         end = min(-(-size // _CHUNK_BYTES) * _CHUNK_BYTES, HALF_BYTES)
@@ -150,6 +152,7 @@ class CrashBuffer:
     def _take_half(self, start: int) -> None:
         assert self._map is not None
         self._used[self._half] = max(self._position - self._half, 0)
+        # Only NUL may follow the newest record, so the old text goes before the key makes the half valid.
         self._map[start : start + self._used[start]] = bytes(self._used[start])
         self._map[start : start + len(self._key)] = self._key
         self._half, self._position, self._stderr = start, start + KEY_BYTES, None
@@ -158,7 +161,7 @@ class CrashBuffer:
 
 @dataclass(frozen=True)
 class Gap:
-    """Messages that were dropped between two kept ones."""
+    """Dropped messages between two kept messages."""
 
     messages: int
     text_bytes: int
@@ -166,7 +169,7 @@ class Gap:
 
 
 class _BoundedMessages:
-    """Messages within a limit: the first ones up to half of it, and the newest; ``least`` of these stay over the limit."""
+    """Messages within a limit: the first up to half of the limit, and the newest. The last ``least`` are kept in any case."""
 
     def __init__(self, limit_bytes: int, *, least: int = 0) -> None:
         self._limit = limit_bytes
@@ -201,24 +204,26 @@ class _BoundedMessages:
 
 
 class PublishedMessages:
-    """Kept messages of one cell, known by its request's msg_id. Only the publisher adds to it."""
+    """Kept messages of a cell, identified by the request's msg_id. Only the publisher adds messages."""
 
     def __init__(self, msg_id: str, limit_bytes: int) -> None:
         self.msg_id = msg_id
         self.reply: tuple[dict[str, Any], dict[str, Any]] | None = None
         """The cell's reply and its metadata; empty dictionaries if they were too large."""
-        self._mark = json.dumps({"msg_id": msg_id})[1:-1].encode()
+        self._mark = json.dumps({"msg_id": msg_id})[1:-1].encode()  # as in a packed header: parsing each would cost more
         self._number = 0
-        # One message may hold all text that was printed while the last one was sent.
+        # A message may hold all text printed while the message before was sent: more than the limit.
         self._text = _BoundedMessages(limit_bytes, least=1)
         self._others = _BoundedMessages(limit_bytes * _OTHERS)
         self._idle: tuple[int, Frames] | None = None
 
     def add(self, frames: list[Any], text_bytes: int = 0) -> None:
-        """Keep a sent message if it belongs to this cell; ``text_bytes`` is the size of a stream's text in it."""
+        """Keep a sent message of this cell. ``text_bytes`` is the size of a stream's text in the message."""
+        # Frames from the delimiter on: delimiter, signature, header, parent header, metadata, content.
         start = next((at for at, frame in enumerate(frames) if frame == DELIMITER), len(frames))
         if len(frames) < start + 6 or self._mark not in bytes(frames[start + 3]):
             return
+        # Copies: a frame may be a view of memory that user code changes later.
         copies: Frames = [bytes(frame) for frame in frames]
         self._number += 1
         if not text_bytes and _STATUS in copies[start + 2]:
@@ -238,7 +243,7 @@ class PublishedMessages:
 
 
 def truncate(value: object) -> str:
-    """Return the text of a value, whatever its ``__str__`` does, cut to 64 Ki characters."""
+    """Return the text of a value, cut to 64 Ki characters. A faulty ``__str__`` is described instead."""
     try:
         text = str(value)
     except BaseException as exc:  # a user's __str__ may raise anything
@@ -247,7 +252,7 @@ def truncate(value: object) -> str:
 
 
 def truncate_traceback(lines: list[str]) -> list[str]:
-    """Return the lines of a traceback, together cut to 256 Ki characters."""
+    """Return the lines of a traceback, cut to 256 Ki characters in sum."""
     total = sum(len(line) for line in lines)
     if total <= _TRACEBACK_CHARS:
         return list(lines)

@@ -1,4 +1,4 @@
-"""The kernel's streams, whose text the iopub thread publishes, under the names by which libraries recognise Jupyter."""
+"""The kernel's streams for the iopub thread, with class names by which libraries recognise Jupyter."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .iopub import Publisher
 _SLICE_CHARS = 256 * 1024
 _FLUSH_CHARS = 64 * 1024
 _PENDING_CHARS = 512 * 1024  # together with the message that is being sent, less than the crash buffer holds
-_TIGHT_SECONDS = 10e-6  # in a tight loop no program can run between two prints: do not look for its output
+_TIGHT_SECONDS = 10e-6  # in a tight loop no program runs between two prints, so no look for its output is needed
 
 _Class = TypeVar("_Class", bound=type)
 
 
 def named_as_base(subclass: _Class) -> _Class:
-    """Give a class the name and module of its base, as a decorator.
+    """Give a class the name and module of the base class, as a decorator.
 
-    Rich, tqdm, click, pandas and others look at the name or the module of the class of the shell or of ``sys.stdout``, and
-    choose by it how they show progress, tables and colours.
+    Rich, tqdm, click, pandas and others choose their display of progress, tables and colours by the class name or module of
+    the shell or of ``sys.stdout``.
     """
     base: type = subclass.__mro__[1]
     subclass.__name__, subclass.__qualname__, subclass.__module__ = base.__name__, base.__qualname__, base.__module__
@@ -37,14 +37,14 @@ def named_as_base(subclass: _Class) -> _Class:
 
 @named_as_base
 class OutputStream(OutStream):
-    """One stream of the kernel; its text waits in one order with the other stream's and that of captured descriptors."""
+    """A stream of the kernel. A common queue keeps the order of both streams and of captured descriptors."""
 
-    flush_timeout = 3600
+    flush_timeout = 3600  # seconds; ipykernel gives up after 10, while here a slow reader slows the cell down
 
     def __init__(self, session: Any, pub_thread: Publisher, name: str, **kwargs: Any) -> None:
         self._written = 0.0
         self._shares_fd = False
-        """Whether code has asked for the descriptor, so that it may write there between two prints of a tight loop."""
+        """Whether code has the descriptor, and may write to it between two prints of a tight loop."""
         self._captured_fd: CapturedFd | None = None
         self._is_stderr = name == "stderr"
         super().__init__(session, pub_thread, name, **kwargs)
@@ -52,10 +52,10 @@ class OutputStream(OutStream):
         self.buffer = StreamBuffer(self)
 
     def write(self, string: str) -> int | None:  # type: ignore[override]  # ipykernel's own signature
-        """Queue text for publishing; wait while too much is pending.
+        """Queue text for publishing. Wait while too much text is pending.
 
         Raises:
-            TypeError: not text.
+            TypeError: the argument is no text.
             ValueError: the stream is closed.
         """
         publisher = self.pub_thread
@@ -65,6 +65,7 @@ class OutputStream(OutStream):
             raise ValueError("I/O operation on closed file")
         if owner.is_forked_child or len(string) > _SLICE_CHARS:
             return self._write_in_slices(publisher, string)
+        # Output of C code and of programs before this print must come before this text.
         now = monotonic()
         if (self._shares_fd or now - self._written > _TIGHT_SECONDS) and publisher.pipes.has_output:
             self.drain()
@@ -87,7 +88,7 @@ class OutputStream(OutStream):
         return len(string)
 
     def queue(self, publisher: Publisher, parent: Any, text: str, content: bytes) -> None:
-        """Queue text, passed as UTF-8 too, behind all earlier output; wait while too much is pending."""
+        """Queue text, also passed as UTF-8, behind all earlier output. Wait while too much text is pending."""
         with publisher.lock:
             while publisher.pending_chars > _PENDING_CHARS and publisher.may_block and not publisher.publishes_here:
                 publisher.queue_condition.wait()
@@ -95,6 +96,7 @@ class OutputStream(OutStream):
                 publisher.last_texts.append(text)
             else:
                 publisher.begin_piece(self, parent, text)
+            # Under the lock, so the buffer has the order of the queue. By identity: late text of other cells is left out.
             if parent is publisher.crash_buffer.header:
                 publisher.crash_buffer.add(self._is_stderr, content)
             publisher.pending_chars = pending = publisher.pending_chars + len(text)
@@ -107,7 +109,7 @@ class OutputStream(OutStream):
             publisher.flush_soon()
 
     def flush(self) -> None:
-        """Wait until all output, of children too, is on its way."""
+        """Wait until all output, children's output included, is on its way."""
         publisher = self.pub_thread
         if publisher is None or owner.is_forked_child:
             return
@@ -119,6 +121,7 @@ class OutputStream(OutStream):
             publisher.flush_text()
         else:
             super().flush()
+            # Without a crash buffer, text in libzmq's queues would die with the process.
             if not publisher.crash_buffer.is_file_backed:
                 publisher.io_threads.wait()
 
@@ -141,22 +144,22 @@ class OutputStream(OutStream):
         self._captured_fd = CapturedFd(self._original_stdstream_fd, self.pub_thread.pipes, self.take)
 
     def take(self, text: str) -> None:
-        """Queue text of a program or of a forked child; it belongs to the newest cell."""
+        """Queue text of a program or of a forked child, as output of the newest cell."""
         if self.pub_thread is not None:
             self.queue(self.pub_thread, self._parent_header_global, text, text.encode("utf-8", "backslashreplace"))
 
     @property
     def captured_fd(self) -> CapturedFd | None:
-        """The captured descriptor; None where nothing is captured."""
+        """The captured descriptor, or None without capture."""
         return self._captured_fd
 
     def read_left(self) -> None:
-        """Wait, for a bounded time, for what children of earlier cells have written by now."""
+        """Wait for a bounded time for the present output of earlier cells' children."""
         if self.pub_thread is not None and self.pub_thread.may_block:
             self.pub_thread.pipes.read_left(DRAIN_SECONDS)
 
     def end_cell(self) -> None:
-        """Show partial lines of children, and do not wait any more for those that go on."""
+        """Show partial lines of children, and stop waiting for children that outlive the cell."""
         if self._captured_fd is not None and self.pub_thread is not None:
             self.pub_thread.pipes.end_cell()
             self._captured_fd.end_cell()
@@ -167,14 +170,14 @@ class OutputStream(OutStream):
             self._captured_fd.recapture()
 
     def fileno(self) -> int:
-        """Return the captured descriptor, so that what programs and C code write there is output of the cell."""
+        """Return the captured descriptor, for output of programs and C code as output of the cell."""
         self._shares_fd = True
         fd: int = super().fileno() if self._captured_fd is None else self._original_stdstream_fd
         return fd
 
     @property
     def own_fd(self) -> int | None:
-        """The descriptor for what is not captured; None where nothing is captured."""
+        """The descriptor past the capture, or None without capture."""
         return None if self._captured_fd is None else self._original_stdstream_copy
 
     def resume(self) -> None:
@@ -188,23 +191,23 @@ class OutputStream(OutStream):
         self._captured_fd = CapturedFd(self._original_stdstream_fd, publisher.pipes, self.take)
 
     def reconfigure(self, **_options: Any) -> None:
-        """Do nothing: text is published as text, whatever encoding a script asks for."""
+        """Do nothing. Text is published as text, so a requested encoding has no effect."""
 
     def close(self) -> None:
-        """Flush only: the next cell needs the stream."""
+        """Flush only, since the next cell needs the stream."""
         self.flush()
 
     def drain(self) -> None:
-        """Wait, for a bounded time, until all output of descriptors and children has been read."""
+        """Wait for a bounded time until all output of descriptors and children has been read."""
         publisher = self.pub_thread
         if publisher is not None and publisher.may_block:
             publisher.pipes.drain(DRAIN_SECONDS)
 
 
 class StreamBuffer(io.BufferedIOBase):
-    """The binary layer of a stream, for code that writes bytes to ``sys.stdout.buffer`` or wraps it in a text layer.
+    """The binary layer of a stream, for bytes written to ``sys.stdout.buffer`` and for text layers around this layer.
 
-    Bytes are text in UTF-8; invalid ones are replaced.
+    Bytes are text in UTF-8, and invalid bytes are replaced.
     """
 
     mode = "wb"
@@ -220,7 +223,7 @@ class StreamBuffer(io.BufferedIOBase):
 
     @property
     def raw(self) -> StreamBuffer:
-        """The layer without a buffer: nothing is buffered here."""
+        """The layer without a buffer, which is this layer."""
         return self
 
     def writable(self) -> bool:
@@ -228,7 +231,7 @@ class StreamBuffer(io.BufferedIOBase):
         return True
 
     def write(self, content: Any) -> int:
-        """Write bytes; a character may be split between two calls."""
+        """Write bytes. Two calls may split a character."""
         data = memoryview(content).tobytes()
         if text := self._decoder.decode(data):
             self._stream.write(text)
@@ -244,5 +247,5 @@ class StreamBuffer(io.BufferedIOBase):
         return number
 
     def close(self) -> None:
-        """Flush only, also when a text layer around this one is closed or deleted: later cells need the stream."""
+        """Flush only, since later cells need the stream. A text layer calls this too when it is closed or deleted."""
         self.flush()

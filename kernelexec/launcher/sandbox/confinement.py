@@ -1,7 +1,8 @@
-"""Confinement of a kernel on the owner's machine to its workspace, without root, by every layer that this machine has.
+"""Confinement of a kernel on the owner's machine to the workspace, without root, by all available layers.
 
-It is applied before user code and threads, and inherited by all child processes. It is no container: the guide's page about
-local kernels says which attacks it does not stop. ``main`` runs in the owner's isolated interpreter, ahead of an untrusted one.
+The confinement comes before user code and threads, and all child processes inherit the layers. This is no container: the
+guide's page about local kernels names attacks beyond it. ``main`` runs in the owner's isolated interpreter, ahead of an
+untrusted interpreter.
 """
 
 from __future__ import annotations
@@ -33,49 +34,49 @@ from .restrictions import (
     set_no_new_privileges,
 )
 
-#: Devices that programs write to, graphics cards included.
+#: Devices for reading and writing, graphics cards included.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "nvidia*", "dri", "kfd", "dxg")
-#: Entries that IPython writes in a profile; the others are the user's configuration.
+#: Entries of a profile written by IPython. The others are the user's configuration.
 _WRITTEN = ("history", "db", "log", "pid", "security")
-#: The cache that matplotlib fills while it draws; its other entries are read.
+#: The cache filled by matplotlib while drawing. Other entries are only read.
 _TEX_CACHE = "tex.cache"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its fixed path
 _DROP_BOUNDING, _AMBIENT, _CLEAR_ALL = 24, 47, 4  # of prctl(2)
 _CAPABILITIES_3 = 0x20080522
 _NEW_IPC = 0x08000000  # CLONE_NEWIPC of unshare(2)
-#: Root keeps the right to other users' files, since a workspace may be another user's.
+#: Root keeps the right to other users' files, since another user may own the workspace.
 _CAP_DAC_OVERRIDE, _CAPABILITIES_MAX = 1, 64
 
 
 @dataclass(frozen=True)
 class ConfinementOptions:
-    """Options of the owner; all paths are absolute."""
+    """Options of the owner. All paths are absolute."""
 
     writable: list[str]
     hidden: list[str]
-    """Paths that cannot be read, nor new entries beside them."""
+    """Unreadable paths. New entries beside them are unreadable too: see ``_allow_reading``."""
     readable: list[str]
-    """Paths that can be read all the same."""
+    """Readable paths, also inside of hidden paths."""
     temporary: str
-    """Directory for temporary files in the place of ``/tmp``."""
+    """Directory for temporary files instead of ``/tmp``."""
     private: str | None = None
-    """A directory of this kernel only."""
+    """A directory for this kernel only."""
     opened: list[int] = field(default_factory=list)
-    """Descriptors of writable directories."""
+    """Descriptors of writable directories: a path could lead elsewhere by now."""
     reads: list[tuple[str, list[str]]] = field(default_factory=list)
-    """Readable paths, each with unreadable ones in it; no link is followed."""
+    """Readable paths, each with the unreadable paths inside; no link is followed."""
     writes: list[tuple[str, list[str]]] = field(default_factory=list)
-    """Writable paths, each with unwritable ones in it."""
+    """Writable paths, each with the unwritable paths inside."""
     network: bool = True
     has_private_ipc: bool = False
-    """Whether a namespace keeps the objects of System V from other sessions already."""
+    """Whether a namespace already separates the System V objects of sessions."""
     required: bool = False
     lacks: list[str] = field(default_factory=list)
-    """Layers that the owner knows to be missing."""
+    """Missing layers known to the owner, in sentences."""
 
 
 def confine(options: dict[str, Any] | None) -> dict[str, list[str]]:
-    """Apply the options as far as possible; return the ``layers`` that hold now and the ``missing`` ones, in sentences.
+    """Apply the options as far as possible. Return the active ``layers``, and the ``missing`` layers in sentences.
 
     Raises:
         SystemExit: a required layer is missing, or the network must be blocked and cannot be.
@@ -99,6 +100,7 @@ def confine(options: dict[str, Any] | None) -> dict[str, list[str]]:
         layers.append(layer)
         missing.extend([lack] if lack else [])
 
+    # First: without root, Linux accepts Landlock and filters only from a process that cannot gain privileges.
     attempt("no-new-privileges", lambda: _apply_no_new_privileges(settings), "programs that become another user do so")
     attempt(
         "landlock", lambda: _apply_landlock(settings), "files are read and written with all rights of this user: no Landlock"
@@ -114,7 +116,7 @@ def confine(options: dict[str, Any] | None) -> dict[str, list[str]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Confine this process and execute a command that starts the launcher, which gets the result by its options.
+    """Confine this process and execute a command for the launcher, which gets the result in its options.
 
     Raises:
         SystemExit: the command cannot be started, or confinement is required and missing.
@@ -131,7 +133,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _use_private_directories(settings: ConfinementOptions) -> None:
-    """Use the temporary directory, and have IPython and matplotlib write to the private one, with links to the user's files."""
+    """Use the temporary directory, and the private directory for IPython and matplotlib, with links to the user's files."""
     os.environ["TMPDIR"], tempfile.tempdir = settings.temporary, None
     if settings.private is not None:
         _use_private_ipython(settings.private, settings.writable)
@@ -152,7 +154,7 @@ def _use_private_ipython(private: str, writable: list[str]) -> None:
 
 
 def _use_private_matplotlib(private: str, writable: list[str]) -> None:
-    """Name a directory for matplotlib's configuration and caches: it asks for permissions, which say nothing of Landlock."""
+    """Set a private directory for matplotlib, which checks permissions only and so does not notice Landlock."""
     user_directories = _matplotlib_directories()
     if all(_is_below(directory, writable) for directory in user_directories):
         return
@@ -163,7 +165,7 @@ def _use_private_matplotlib(private: str, writable: list[str]) -> None:
 
 
 def _matplotlib_directories() -> list[str]:
-    """Return matplotlib's directories by its own rules, without repetition: that of the configuration, that of its caches."""
+    """Return matplotlib's directories for configuration and caches, by matplotlib's rules and without repetition."""
     if named := os.environ.get("MPLCONFIGDIR"):
         return [os.path.realpath(named)]
     home = os.path.expanduser("~")  # noqa: PTH111
@@ -204,7 +206,10 @@ def _apply_landlock(settings: ConfinementOptions) -> str | None:
 
 
 def _allow_reading(ruleset: Ruleset, hidden: set[str]) -> None:
-    """Allow reading all but hidden paths: a right holds for a whole tree, so directories above one get none."""
+    """Allow reading except for hidden paths. A right holds for a whole tree, so directories above hidden paths get no right.
+
+    Instead each present entry of such a directory gets the right by name. New entries stay unreadable.
+    """
     above = {"/"}
     for path in hidden:
         while (path := os.path.dirname(path)) not in above:  # noqa: PTH120 - a path as it is
@@ -229,12 +234,15 @@ def _allow_reading(ruleset: Ruleset, hidden: set[str]) -> None:
 def _drop_capabilities() -> None:
     """Drop root's capabilities."""
     for capability in range(_CAPABILITIES_MAX):
-        with suppress(OSError):  # it is none, or gone already
+        with suppress(OSError):  # no such capability, or dropped already
             if capability != _CAP_DAC_OVERRIDE:
                 prctl(_DROP_BOUNDING, capability)
+    # The bounding set is for programs with capabilities of their own, the ambient set for other programs. ``capset`` drops
+    # those of this process, last: the bounding set can only be changed with CAP_SETPCAP.
     with suppress(OSError):
         prctl(_AMBIENT, _CLEAR_ALL)
     capabilities = 1 << _CAP_DAC_OVERRIDE
+    # Version 3 has two records of 32 bits each: effective, permitted and inheritable.
     capset(struct.pack("Ii", _CAPABILITIES_3, 0), struct.pack("6I", capabilities, capabilities, 0, 0, 0, 0))
 
 
@@ -248,7 +256,7 @@ def _apply_no_new_privileges(settings: ConfinementOptions) -> str | None:
 
 
 def _create_ipc_namespace() -> bool:
-    """Move this process and its later children to a namespace of its own for System V's objects, as only root may."""
+    """Move this process and later children to a new namespace for System V objects. Only root may do this."""
     try:
         unshare(_NEW_IPC)
     except (OSError, AttributeError):

@@ -1,8 +1,8 @@
-"""Restrictions of Linux for this process and its later children: rights to named files only, and filters of system calls.
+"""Restrictions of Linux for this process and later children: rights to named files, and filters of system calls.
 
-Landlock (``landlock(7)``) gives the rights. Its system calls have one number on every architecture; the C library has no
-functions for them. Filters (``seccomp(2)``) stand where Landlock has no rules: it covers TCP only, no limits of other processes
-and no objects that processes share without a file.
+Landlock (``landlock(7)``) gives the rights. Landlock's system calls have the same number on every architecture, and no
+functions in the C library. Filters (``seccomp(2)``) serve where Landlock has no rules: networks other than TCP, resource limits
+of other processes, and objects shared without a file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MAKE = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12
 REFER, TRUNCATE, IOCTL = 1 << 13, 1 << 14, 1 << 15
 #: Rights to write in a workspace: all except creating devices.
 WRITE = WRITE_FILE | _REMOVE | _MAKE | REFER | TRUNCATE
-#: Rights that apply to files which are no directories.
+#: Rights for files other than directories. Linux refuses a rule for a file with other rights.
 _OF_FILES = WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
-#: The ABI version that introduced a right; the others are from the first.
+#: The ABI version that introduced a right. Other rights are from version 1.
 _SINCE = {REFER: 2, TRUNCATE: 3, IOCTL: 5}
 _NETWORK_SINCE, _SCOPES_SINCE = 4, 6
 _TCP = 1 << 0 | 1 << 1
@@ -38,7 +38,7 @@ _SCOPES = 1 << 0 | 1 << 1  # abstract unix sockets, and signals
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _SET_SECCOMP, _FILTER = 22, 2  # PR_SET_SECCOMP of prctl(2)
-#: The architecture's mark, and its numbers of: socket, connect, sendto, socketpair; io_uring_setup has one number.
+#: The architecture's mark, and the numbers of socket, connect, sendto, socketpair. io_uring_setup has the same everywhere.
 _NUMBERS = {
     "x86_64": (0xC000003E, 41, 42, 44, 53),
     "aarch64": (0xC00000B7, 198, 203, 206, 199),
@@ -52,6 +52,7 @@ _SYSTEM_V = {
     "x86_64": (((29, 31), (64, 71), (220, 220)), ((117, 117), (393, 402), (420, 420))),
     "aarch64": (((186, 197),), ((298, 308), (312, 312), (420, 420))),
 }
+#: x86-64 has a second set of numbers from ``_X32`` on, with the same mark: programs could pass a filter by it.
 _IO_URING, _X32 = 425, 0x40000000
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54  # of classic BPF: 32 bits
@@ -59,7 +60,7 @@ _NUMBER_AT, _MARK_AT = 0, 4  # in struct seccomp_data
 _FIRST_AT, _SECOND_AT, _THIRD_AT, _FIFTH_AT = 16, 24, 32, 48
 #: Mask of a socket's type; the other bits are flags.
 _TYPES = 0xF
-#: A line of a filter: operation, label to jump to if true, and if false (None: the next line), operand.
+#: A line of a filter: operation, the label to jump to if true, the label if false (None: the next line), operand.
 _Line = tuple[int, str | None, str | None, int]
 _Ranges = tuple[tuple[int, int], ...]
 
@@ -75,7 +76,7 @@ class _Beneath(ctypes.Structure):
 
 
 def read_abi_version() -> int:
-    """Return the version of Landlock's ABI; 0 if the system lacks it or has it off."""
+    """Return the version of Landlock's ABI, or 0 if Landlock is missing or disabled."""
     try:
         return max(0, syscall(_CREATE, None, 0, _VERSION))
     except (OSError, AttributeError):
@@ -83,10 +84,14 @@ def read_abi_version() -> int:
 
 
 class Ruleset:
-    """A set of allowed rights. All others of the handled kinds are refused: files, TCP if ``offline``, signals."""
+    """A set of allowed rights. All other rights of the handled kinds are refused: files, TCP if ``offline``, signals."""
 
     def __init__(self, *, offline: bool) -> None:
-        """Create an empty ruleset; raise OSError if the system has no Landlock."""
+        """Create an empty ruleset.
+
+        Raises:
+            OSError: the system has no Landlock.
+        """
         self.version = read_abi_version()
         self.handled = sum(
             right
@@ -95,16 +100,17 @@ class Ruleset:
         )
         network = _TCP if offline and self.version >= _NETWORK_SINCE else 0
         result = _Attributes(self.handled, network, _SCOPES if self.has_scopes else 0)
+        # The structure of each version: rights to files, then also to the network, then also scopes.
         size = 8 if self.version < _NETWORK_SINCE else 16 if not self.has_scopes else ctypes.sizeof(result)
         self._fd = syscall(_CREATE, ctypes.byref(result), ctypes.c_size_t(size), 0)
 
     @property
     def has_scopes(self) -> bool:
-        """Return whether signals to outside processes and connections to their abstract unix sockets are refused."""
+        """Whether signals to outside processes and connections to their abstract unix sockets are refused."""
         return self.version >= _SCOPES_SINCE
 
     def allow(self, path: str | os.PathLike[str], rights: int, *, follow: bool = True) -> None:
-        """Allow a path and all beneath it; a missing path, or a link without ``follow``, is skipped."""
+        """Allow a path and the tree beneath. A missing path, or a link without ``follow``, is skipped."""
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
         except OSError:
@@ -115,7 +121,7 @@ class Ruleset:
             os.close(fd)
 
     def allow_open(self, fd: int, rights: int) -> None:
-        """Allow an open file or directory and all beneath it; a link is skipped."""
+        """Allow an open file, or a directory and the tree beneath. A link is skipped."""
         kind = os.fstat(fd).st_mode
         rights &= self.handled if stat.S_ISDIR(kind) else self.handled & _OF_FILES
         if rights and not stat.S_ISLNK(kind):
@@ -131,14 +137,15 @@ class Ruleset:
 
 
 def set_no_new_privileges() -> None:
-    """Keep later programs from more privileges than this process has, whatever bits their files have."""
+    """Deny later programs more privileges than this process has, whatever bits their files have."""
     prctl(_NO_NEW_PRIVILEGES, 1)
 
 
 def allow_except(ruleset: Ruleset, top: str, rights: int, excluded: list[str]) -> None:
-    """Allow a tree, by an absolute path without links, except ``excluded`` paths; allow nothing if it is gone.
+    """Allow a tree, by an absolute path without links, except ``excluded`` paths. Allow nothing if the tree is missing.
 
-    Landlock knows no exceptions. So excluded paths get no right, nor do the directories above them, but their other entries do.
+    Landlock has no exceptions. So neither excluded paths nor the directories above them get the rights, but all other entries
+    of these directories do.
     """
     above = {path[:at] for path in excluded for at, char in enumerate(path) if char == "/"}
 
@@ -151,7 +158,7 @@ def allow_except(ruleset: Ruleset, top: str, rights: int, excluded: list[str]) -
         directory = os.open(".", _DIRECTORY, dir_fd=fd)
         try:
             for name in os.listdir(directory):  # noqa: PTH208 - of an open directory
-                with suppress(OSError):  # it was removed meanwhile
+                with suppress(OSError):  # removed meanwhile
                     inner = os.open(name, _build_open_flags(), dir_fd=directory)
                     try:
                         allow(f"{path}/{name}", inner)
@@ -181,15 +188,15 @@ def _open_path(path: str) -> int:
 
 
 def _build_open_flags() -> int:
-    """Return the flags that open an entry; a function, since only Linux has all of them."""
+    """Return the flags that open an entry. A function, since other systems lack some of them."""
     return os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def block_network() -> None:
-    """Refuse network access from now on; ``set_no_new_privileges`` must have been called.
+    """Refuse network access from now on. Call ``set_no_new_privileges`` first.
 
-    Landlock covers TCP only. The filter refuses sockets of other families than unix, datagram sockets and all connections, and
-    calls that would pass the filter unseen (io_uring).
+    Landlock covers TCP only. The filter refuses sockets of all families but unix, datagram sockets, all connections, and
+    io_uring, whose calls no filter sees.
 
     Raises:
         OSError: the system has no filters, or this module does not know the processor's system calls.
@@ -200,10 +207,10 @@ def block_network() -> None:
 
 
 def block_foreign_access(*, allows_system_v: bool) -> None:
-    """Refuse keyrings, and to set the limits of other processes; ``set_no_new_privileges`` must have been called.
+    """Refuse keyrings and changes of other processes' limits. Call ``set_no_new_privileges`` first.
 
-    Limits can be set for this process, named as 0; those of others can be read: low ones could end a process. All sessions of a
-    login share the keyrings of the kernel (``keyrings(7)``) without a file. Unless ``allows_system_v``, the objects of System V
+    A process can set its own limits, by the id 0, and read all limits: a low limit could end another process. All sessions of
+    a login share the keyrings of the kernel (``keyrings(7)``) without a file. Unless ``allows_system_v``, System V objects
     (``sysvipc(7)``) are refused too, as on a system without them.
 
     Raises:
@@ -218,14 +225,15 @@ def block_foreign_access(*, allows_system_v: bool) -> None:
 
 def _apply(program: bytes) -> None:
     code = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog: the number of lines of 8 bytes, padding, and a pointer, so ``code`` must live until the call.
     result = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     prctl(_SET_SECCOMP, _FILTER, result)
 
 
 def _build_access_filter(mark: int, prlimit: tuple[int, int], wide: _Ranges, narrow: _Ranges) -> bytes:
-    """Build the filter of prlimit and of ranges of calls. For 32-bit programs it refuses prlimit as a whole.
+    """Build the filter of prlimit and of ranges of calls. For 32-bit programs the filter refuses prlimit as a whole.
 
-    ``prlimit`` has the numbers for 64-bit and 32-bit programs; ``wide`` and ``narrow`` are the ranges that are refused.
+    ``prlimit`` has the numbers for 64-bit and 32-bit programs. ``wide`` and ``narrow`` are the ranges of refused calls.
     """
     narrow_lines: list[_Line] = [
         (_LOAD, None, None, _MARK_AT),
@@ -243,6 +251,7 @@ def _build_access_filter(mark: int, prlimit: tuple[int, int], wide: _Ranges, nar
     lines: list[_Line] = [
         *narrow_lines,
         *wide_lines,
+        # The process id is 32 bits. A pointer is 64, so each half is compared; the low half is first on these processors.
         (_LOAD, None, None, _FIRST_AT),
         (_EQUAL, "allow", None, 0),
         (_LOAD, None, None, _THIRD_AT),  # the new limits: NULL only reads
@@ -255,6 +264,7 @@ def _build_access_filter(mark: int, prlimit: tuple[int, int], wide: _Ranges, nar
 
 def _refuse_ranges(ranges: _Ranges) -> list[_Line]:
     """Return lines that refuse the calls in ascending ranges and allow all others."""
+    # The last line allows numbers above all ranges, instead of running on.
     lines: list[_Line] = []
     for first, last in ranges:
         lines += [(_AT_LEAST, None, "allow", first), (_AT_LEAST, None, "ENOSYS", last + 1)]
@@ -263,7 +273,9 @@ def _refuse_ranges(ranges: _Ranges) -> list[_Line]:
 
 
 def _build_network_filter(mark: int, socket: int, connect: int, sendto: int, socketpair: int) -> bytes:
-    """Build the filter of the network. It answers like a machine without a network."""
+    """Build the filter of the network, with the errors of a machine without a network."""
+    # A filter sees registers, never memory: so ``sendto`` is judged by its pointer, and datagram sockets are refused at all,
+    # whose ``sendmsg`` has the address in memory.
     lines: list[_Line] = [
         (_LOAD, None, None, _MARK_AT),
         (_EQUAL, None, "ENOSYS", mark),
@@ -288,10 +300,11 @@ def _build_network_filter(mark: int, socket: int, connect: int, sendto: int, soc
 
 
 def _assemble(lines: list[_Line], *errors: str, **labels: int) -> bytes:
-    """Assemble the lines of a filter, with jumps to labels, and its answers to classic BPF."""
+    """Assemble the lines of a filter and the answers to classic BPF, with jumps to labels."""
     answers = {"allow": _ALLOW} | {name: _REFUSE | getattr(errno, name) for name in errors}
     positions = labels | {name: len(lines) + index for index, name in enumerate(answers)}
 
+    # Jumps count from the next line and go forward only, at most 255 lines.
     def step(name: str | None, position: int) -> int:
         return 0 if name is None else positions[name] - position - 1
 

@@ -1,1 +1,1 @@
-"""Operations of an agent on files in its workspace."""
+"""Operations of an agent on the files of a workspace."""

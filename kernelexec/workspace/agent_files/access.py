@@ -1,7 +1,7 @@
-"""Paths of agents, and files and directories opened by descriptors beneath a root, so that no link leads out of it.
+"""Paths of agents, and files and directories opened by descriptors beneath a root, so no link leads out of the root.
 
-A kernel may change directories during a walk through them: no link is followed, and the number of entries is bounded. Errors
-of the system become ours.
+A kernel may change directories during a walk: no link is followed, and the number of entries is bounded. Errors of the system
+become ours.
 """
 
 from __future__ import annotations
@@ -40,64 +40,64 @@ _REFUSED = {
 }
 #: Flags for a directory that is listed.
 LISTED = os.O_RDONLY | os.O_DIRECTORY
-#: The entries of directories that one call examines at most.
+#: The most entries of directories that a call examines.
 ENTRIES_MAX = 10_000
-#: Directories are nested at most so deep: each entry holds its whole path, so that deeper ones would cost much memory and time.
+#: The greatest depth of directories. Each entry holds the whole path, so deeper entries would cost much memory and time.
 DEPTH_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class FileRoot:
-    """A directory, or a single file, whose files an agent may name.
+    """A directory or a single file in reach of an agent.
 
-    ``path`` is absolute with all links resolved; ``inside`` is the path that kernels see.
+    ``path`` is absolute with all links resolved. ``inside`` is the path in kernels.
     """
 
     path: Path
     inside: str
     writable: bool = True
     protected: tuple[Path, ...] = ()
-    """Paths in it that can only be read."""
+    """Read-only paths inside."""
     single: bool = False
-    """Whether it is a file."""
+    """Whether the root is a file."""
     hidden: tuple[Path, ...] = ()
-    """Paths in it that are refused: kernels cannot read them either."""
+    """Refused paths inside, which kernels cannot read either."""
 
     def has(self, path: Path) -> bool:
-        """Return whether a path is beneath it, by its text."""
+        """Return whether a path is beneath the root, by text alone."""
         return path == self.path or (not self.single and path.is_relative_to(self.path))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspacePath:
-    """A path as its parts beneath a root, by its text; nothing is opened yet."""
+    """A path as parts beneath a root, by text alone. Nothing is opened yet."""
 
     root: FileRoot
     parts: tuple[str, ...]
     shown: str
-    """Return the path for answers and messages: relative to the workspace, or absolute as kernels see it."""
+    """The path for answers and messages: relative to the workspace, or absolute as in kernels."""
 
     @property
     def path(self) -> Path:
-        """Return the path on this machine."""
+        """The path on this machine."""
         return self.root.path.joinpath(*self.parts)
 
     @property
     def name(self) -> str:
-        """Return the last part."""
+        """The last part."""
         return self.parts[-1] if self.parts else self.root.path.name
 
     def __truediv__(self, part: str) -> WorkspacePath:
-        """Return the path of this name in it."""
+        """Return the path of the entry ``part`` in this directory."""
         text = clean_text(part)
         return WorkspacePath(self.root, (*self.parts, part), text if self.shown == "." else f"{self.shown}/{text}")
 
 
 def path_text(path: object) -> str:
-    """Return a path as text that the system accepts.
+    """Return a path as text, in a form that the system accepts.
 
     Raises:
-        InvalidPath: the system would not accept it.
+        InvalidPath: the system would refuse the path, or the path contains ``..`` or begins with ``~``.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text.strip() or "\0" in text:
@@ -116,7 +116,7 @@ def path_text(path: object) -> str:
 
 
 def short(text: str) -> str:
-    """Return a path as the caller wrote it, short enough for a message."""
+    """Return the caller's text of a path, cut for a message."""
     return repr(clean_text(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."))
 
 
@@ -146,7 +146,7 @@ def system_error(number: int) -> OSError:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A file that is about to be changed: its name in an open directory, and its current state."""
+    """A file before a change: the name in an open directory, and the present state, None if the file is missing."""
 
     directory: int
     name: str
@@ -154,9 +154,9 @@ class Target:
 
 
 class Access:
-    """The access of one session to files. The first root is its workspace; of nested roots the deeper one counts.
+    """The access of a session to files. The first root is the workspace. Of nested roots the deeper counts.
 
-    Names are used as they are: no other case, no other form of a character, no ``~`` and no variables.
+    Names are exact: no other case, no other form of a character, no ``~`` and no variables.
 
     Raises, in each call:
         InvalidPath: the path is malformed, missing, or outside of all roots.
@@ -168,11 +168,12 @@ class Access:
         self.roots = tuple(roots)
         self._writable = {root.path: root.writable for root in roots}
         self._writable |= {path: False for root in roots for path in (*root.protected, *root.hidden)}
+        # Kept for the whole session: a path with rights of its own that a kernel moves away keeps them.
         self._rights: dict[tuple[int, int], bool] = {}
         self._rights = self.rights()
 
     def spot(self, path: object) -> WorkspacePath:
-        """Resolve a path: relative to the workspace, or absolute in any root, as kernels see it or as it is on this machine."""
+        """Resolve a path: relative to the workspace, or absolute in any root, as in kernels or as on this machine."""
         text = path_text(path)
         absolute = self.roots[0].path / text
         if text.startswith("/") and (seen := [root for root in self.roots if absolute.is_relative_to(root.inside)]):
@@ -183,7 +184,7 @@ class Access:
         return self.spot_at(absolute)
 
     def spot_at(self, path: Path) -> WorkspacePath:
-        """Resolve a path of this machine that is in a root."""
+        """Resolve a path of this machine inside of a root."""
         root = max((root for root in self.roots if root.has(path)), key=lambda root: len(root.path.parts))
         spot = WorkspacePath(root, path.relative_to(root.path).parts, self._display_path(path, root))
         if any(path.is_relative_to(hidden) for hidden in root.hidden):
@@ -191,17 +192,17 @@ class Access:
         return spot
 
     def describe_roots(self) -> Iterator[str]:
-        """Return the roots as text for a message."""
+        """Yield the roots as text for a message."""
         for root in self.roots:
             rights = "to read and write" if root.writable else "to read"
             yield f"{clean_text(root.inside)} ({'the workspace' if root is self.roots[0] else rights})"
 
     def contains_root(self, path: Path) -> bool:
-        """Return whether a directory is, or contains, a root or a read-only path."""
+        """Return whether a directory is or contains a root, a read-only path or a hidden path."""
         return any(fixed.is_relative_to(path) for fixed in self._writable)
 
     def rights(self) -> dict[tuple[int, int], bool]:
-        """Return which paths with rights of their own can be written, by device and inode: other names change nothing."""
+        """Return whether the paths with separate rights are writable, by device and inode, since a kernel can rename them."""
         rights = dict(self._rights)
         for path, writable in self._writable.items():
             with suppress(OSError):
@@ -211,7 +212,8 @@ class Access:
 
     @contextmanager
     def file(self, spot: WorkspacePath) -> Iterator[tuple[int, os.stat_result]]:
-        """Open a regular file with one name for reading."""
+        """Open a regular file with a single name for reading."""
+        # O_NONBLOCK: a FIFO in the place of the file must not hold this thread.
         with self._open(spot, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as fd:
             seen = os.fstat(fd)
             check_plain(seen, spot)
@@ -222,7 +224,7 @@ class Access:
         return self._open(spot, LISTED)
 
     def look(self, spot: WorkspacePath) -> os.stat_result | None:
-        """Return the state of a file, without following links; None if it is missing."""
+        """Return the state of a file without following links, or None if the file is missing."""
         with self._root(spot) as top, os_errors_as_ours(spot):
             if not spot.parts and not spot.root.single:
                 return os.fstat(top)
@@ -231,7 +233,7 @@ class Access:
 
     @contextmanager
     def changing(self, spot: WorkspacePath, *, make: bool = False) -> Iterator[Target]:
-        """Open the directory of a file that is to be changed; with ``make`` missing directories are created."""
+        """Open the directory of a file before a change. With ``make`` missing directories are created."""
         self._check_writable(spot)
         with self._root(spot) as top, os_errors_as_ours(spot):
             if not spot.parts and not spot.root.single:
@@ -239,6 +241,7 @@ class Access:
             fd = os.dup(top)
             try:
                 rights = self.rights() if len(self._writable) > 1 else {}
+                # Rights are checked before a directory is created, and again at the end: a kernel may move directories.
                 for part in spot.parts[:-1]:
                     if make and _lstat(part, fd) is None:
                         _check_rights(fd, rights, spot)
@@ -258,7 +261,7 @@ class Access:
             yield fd
 
     def _root(self, spot: WorkspacePath) -> AbstractContextManager[int]:
-        """Open a root across file systems, but over no link; of a root that is a file, its directory."""
+        """Open a root across file systems but without links. For a single file, open the directory above."""
         path = spot.root.path.parent if spot.root.single else spot.root.path
         with closing_fd(os.open("/", WAY | os.O_CLOEXEC)) as top:
             try:
@@ -283,7 +286,7 @@ def check_plain(seen: os.stat_result, spot: WorkspacePath) -> None:
 
     Raises:
         OSError: the file is not regular; see ``os_errors_as_ours``.
-        FileRefused: the file has another name, which may be anywhere.
+        FileRefused: the file has a second name, which may be anywhere.
     """
     if not stat.S_ISREG(seen.st_mode):
         raise system_error({stat.S_IFDIR: errno.EISDIR, stat.S_IFLNK: errno.ELOOP}.get(stat.S_IFMT(seen.st_mode), errno.ENXIO))
@@ -304,7 +307,7 @@ def _lstat(name: str, directory: int) -> os.stat_result | None:
 
 
 def _enter(above: int, part: str, *, make: bool) -> int:
-    """Open a directory in an open one and close that; if it fails, the other stays open."""
+    """Open a directory in the open directory ``above``, and close ``above``, which stays open after an error."""
     is_new = False
     if make:
         with suppress(FileExistsError):
@@ -322,7 +325,12 @@ def _enter(above: int, part: str, *, make: bool) -> int:
 
 
 def _check_rights(directory: int, rights: dict[tuple[int, int], bool], spot: WorkspacePath) -> None:
-    """Refuse files in a read-only directory, whatever its name is by now: the nearest directory with rights counts."""
+    """Refuse files in a read-only directory, whatever the present name. The nearest directory with rights counts.
+
+    Raises:
+        FileRefused: the directory is read-only.
+        InvalidPath: the directory is no longer beneath a path with rights.
+    """
     if not rights or spot.root.single:
         return
     end, here = Path("/").stat(), os.dup(directory)
@@ -333,6 +341,7 @@ def _check_rights(directory: int, rights: dict[tuple[int, int], bool], spot: Wor
                 raise _only_read(spot)
             if writable:
                 return
+            # From the open directory upward: a path could be another directory's by now.
             above = os.open("..", WAY | os.O_CLOEXEC, dir_fd=here)
             os.close(here)
             here = above
@@ -343,14 +352,14 @@ def _check_rights(directory: int, rights: dict[tuple[int, int], bool], spot: Wor
 
 @dataclass(frozen=True, slots=True)
 class WalkEntry:
-    """An entry: its parts beneath the top directory, and its state when it was listed."""
+    """An entry: the parts beneath the top directory, and the state at the time of the listing."""
 
     parts: tuple[str, ...]
     seen: os.stat_result
 
     @property
     def kind(self) -> FileKind:
-        """Return its kind; links are not followed."""
+        """The kind of the entry. Links are not followed."""
         return kind_of(self.seen)
 
 
@@ -360,16 +369,16 @@ class WalkResult:
 
     entries: list[WalkEntry] = field(default_factory=list)
     unreadable: list[tuple[tuple[str, ...], OSError]] = field(default_factory=list)
-    """Directories that could not be listed, or are nested too deep."""
+    """Directories that cannot be listed or are nested too deep."""
     complete: bool = True
-    """Whether all other entries are listed."""
+    """Whether all other entries are in the list."""
 
 
 def walk(top: int, limit: int | None = None, *, enters: Callable[[WalkEntry], bool], across: bool = False) -> WalkResult:
-    """List an open directory, and each directory in it for which ``enters`` is true: ``limit`` entries, or ``ENTRIES_MAX``.
+    """List an open directory, and inner directories for which ``enters`` is true.
 
-    Directories that are nested deeper than ``DEPTH_MAX`` are not listed. With ``across`` directories of other file systems
-    are listed too.
+    The list ends after ``limit`` entries, ``ENTRIES_MAX`` by default. Directories deeper than ``DEPTH_MAX`` are not listed.
+    With ``across`` directories of other file systems are listed too.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -399,7 +408,7 @@ def walk(top: int, limit: int | None = None, *, enters: Callable[[WalkEntry], bo
 
 
 def _entries(top: int, parts: tuple[str, ...], limit: int, *, across: bool) -> list[WalkEntry]:
-    """List the first entries of a directory, which is opened again beneath the top: it may have been replaced."""
+    """List the first entries of a directory, opened again beneath the top, since a kernel may have replaced the directory."""
     entries: list[WalkEntry] = []
     with closing_fd(open_beneath(top, "/".join(parts) or ".", LISTED, across=across)) as fd, os.scandir(fd) as listing:
         for entry in listing:
@@ -411,7 +420,7 @@ def _entries(top: int, parts: tuple[str, ...], limit: int, *, across: bool) -> l
 
 
 def kind_of(seen: os.stat_result) -> FileKind:
-    """Return the kind of a file from its state."""
+    """Return the kind of a file from the state."""
     if stat.S_ISDIR(seen.st_mode):
         return "directory"
     return "file" if stat.S_ISREG(seen.st_mode) else "link" if stat.S_ISLNK(seen.st_mode) else "other"

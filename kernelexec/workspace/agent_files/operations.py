@@ -32,15 +32,15 @@ from kernelexec.workspace.rmtree import clear
 from kernelexec.workspace.safe_files import closing_fd, replace_file, short_temporary_name
 from kernelexec.workspace.system_calls import open_beneath
 
-#: The bytes that one call reads at most (the next call continues), and that one call writes at most.
+#: The most bytes of a read, which the next call continues, and of a write.
 READ_BYTES, WRITE_BYTES = 1024 * 1024, 16 * 1024 * 1024
-#: The least size of a piece, in bytes: any character fits into it.
+#: The least size of a piece, in bytes, for any character of UTF-8.
 PIECE_BYTES = 4
 _FURTHEST = 2**62
-#: How many entries may appear in a directory while it is deleted.
+#: The most new entries of a directory during its deletion.
 _NEW_ENTRIES = 100
 _ON = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
-#: Names, in any case, of files and directories that a project or its owner needs: they and their content are not deleted.
+#: Names, in any case, of files and directories needed by a project or its owner. They and their content are not deleted.
 CRITICAL = frozenset(
     {
         *(".git", ".hg", ".svn", ".env", ".venv", "venv", "node_modules"),
@@ -54,9 +54,9 @@ _ANY = "**"
 
 
 class FileOperations:
-    """Operations of an agent on files beneath the roots of one session. For a thread.
+    """Operations of an agent on files beneath the roots of a session. For a thread.
 
-    Each path is opened when it is used, and no link is followed in any part of it. Only regular files are read and written.
+    Each path is opened at its use, without following links in any part. Only regular files are read and written.
 
     Args:
         access: opens the files.
@@ -73,9 +73,9 @@ class FileOperations:
         self._access = access
 
     def list(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False, pattern: str | None = None) -> FileList:
-        """List a directory, or with ``recursive`` all directories in it too; of a file, its own entry.
+        """List a directory, or with ``recursive`` all inner directories too. A file has a list of its own entry.
 
-        Directories that tools fill, such as ``.git`` or ``node_modules``, are not entered, and ours is left out.
+        Directories of tools, such as ``.git`` or ``node_modules``, are not entered, and our directory is left out.
         """
         globs = None if pattern is None else Globs(pattern, "pattern")
         spot = self._access.spot(path)
@@ -94,6 +94,7 @@ class FileOperations:
         most = READ_BYTES
         room = most if limit is None else _number(limit, "limit", PIECE_BYTES, most)
         begin = _number(offset, "offset", 0, _FURTHEST)
+        # Read from a little before ``offset``: it may be inside of a character, which belongs to the piece before.
         spot, before = self._access.spot(path), min(begin, PIECE_BYTES - 1)
         with self._access.file(spot) as (fd, seen):
             raw = os.pread(fd, before + room + PIECE_BYTES, begin - before)
@@ -115,7 +116,7 @@ class FileOperations:
     def write(self, path: str | os.PathLike[str], content: str | bytes, *, append: bool = False) -> FileWritten:
         """Replace a file as a whole: readers see the old or the new content. With ``append`` the content is appended.
 
-        Missing directories are created. A root that is a single writable file is written in its place.
+        Missing directories are created. A root of a single writable file is written in place.
         """
         raw = _encode(content, WRITE_BYTES)
         spot = self._access.spot(path)
@@ -126,12 +127,13 @@ class FileOperations:
                 size = _written_on(target, spot, raw, append=append)
             else:
                 size = _replace(target, raw)
+        # After an append to a file the rest of it is still unread.
         if target.seen is None or not append:
             self.tracker.note([spot], created=target.seen is None)
         return FileWritten(spot.shown, size, created=target.seen is None)
 
     def edit(self, path: str | os.PathLike[str], old: str, new: str, *, every: bool = False) -> FileWritten:
-        """Replace a text that is in a file once, or with ``every`` all its occurrences; readers see the old or the new file."""
+        """Replace a text with a single occurrence in a file, or with ``every`` all occurrences, as ``write`` does."""
         before, after = _encode(old, WRITE_BYTES), _encode(new, WRITE_BYTES)
         if not before:
             raise InvalidRequest("The text to replace must not be empty: use write to make a file.")
@@ -150,16 +152,16 @@ class FileOperations:
         return self.write(path, content.replace(before, after))
 
     def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
-        """Delete a file, a link itself, an empty directory, or with ``recursive`` a directory with all that is in it."""
+        """Delete a file, a link itself, an empty directory, or with ``recursive`` a directory and its content."""
         spot = self._access.spot(path)
         self._delete(spot, recursive=recursive)
         return FilesDeleted((spot.shown,))
 
     def delete_many(self, include: str | Iterable[str], exclude: str | Iterable[str] = ()) -> FilesDeleted:
-        """Delete the files of the workspace that match a pattern of ``include`` and none of ``exclude``.
+        """Delete the files of the workspace that match a pattern of ``include`` and no pattern of ``exclude``.
 
-        A pattern that matches a directory matches its content; the directory is deleted too once it is empty. Each file is
-        deleted or refused by itself.
+        A match of a directory is a match of the content, and the directory is deleted too once empty. Each file is deleted or
+        refused separately.
         """
         included, excluded = Globs(include, "include"), Globs(exclude, "exclude")
         if not included:
@@ -185,7 +187,7 @@ class FileOperations:
         return FilesDeleted(tuple(deleted), tuple(refused), complete=seen.complete)
 
     def _delete_one(self, spot: WorkspacePath, entry: WalkEntry) -> bool:
-        """Delete a matched entry; a directory that is not empty stays, and is not reported."""
+        """Delete a matched entry and return True. A directory with content stays, without a report."""
         if entry.kind != "directory" or is_critical(entry.parts[-1]):
             self._delete(spot, recursive=False)
             return True
@@ -229,6 +231,7 @@ class FileOperations:
             seen = walk(fd, enters=lambda _: True)
             if seen.entries and not recursive:
                 raise FileRefused(f"{spot.shown} is not empty: give recursive=True to delete it with all that is in it.")
+            # Everything is checked before anything is deleted. Files that a cell creates from now on are deleted unread.
             if reason := self._against(spot, seen):
                 raise FileRefused(reason)
             clear(fd, most=2 * len(seen.entries) + _NEW_ENTRIES)  # a cell may go on making directories
@@ -243,7 +246,7 @@ class FileOperations:
             self.tracker.forget(self._access.spot_at(spot.path.joinpath(*entry.parts)))
 
     def _against(self, spot: WorkspacePath, seen: WalkResult) -> str | None:
-        """Return the reasons against deleting the entries of a directory."""
+        """Return the first reason against deleting the entries of a directory, or None."""
         fixed = self._access.rights()
         for entry in seen.entries:
             if is_critical(entry.parts[-1]) or (entry.seen.st_dev, entry.seen.st_ino) in fixed:
@@ -261,7 +264,7 @@ def _entry(spot: WorkspacePath, seen: os.stat_result) -> FileEntry:
 
 
 def _page(path: str, raw: bytes, asked: tuple[int, int, int], size: int) -> FileText:
-    """Return a piece of a file from bytes that begin somewhat before it; whole characters only."""
+    """Return a piece of a file, in whole characters, from bytes that begin somewhat before the piece."""
     begin, before, room = asked
     start = before + _rest_of_character(raw, before)
     piece = raw[start : start + room]
@@ -275,7 +278,7 @@ def _page(path: str, raw: bytes, asked: tuple[int, int, int], size: int) -> File
 
 
 def _rest_of_character(raw: bytes, at: int) -> int:
-    """Return how many bytes from there on belong to a character that begins before."""
+    """Return the number of bytes from ``at`` on in a character that begins before."""
     for back in range(1, min(at, PIECE_BYTES - 1) + 1):
         for length in range(back + 1, PIECE_BYTES + 1):
             if len(raw) >= at - back + length and _is_character(raw[at - back : at - back + length]):
@@ -320,13 +323,14 @@ def _check_length(size: int, most: int) -> None:
 
 
 def _written_on(target: Target, spot: WorkspacePath, raw: bytes, *, append: bool) -> int:
-    """Write into an existing file; return its new size. A disk without room for all of it leaves the file as it is."""
+    """Write into an existing file and return the new size. A disk without room for all bytes leaves the file unchanged."""
     fd = open_beneath(target.directory, target.name, _ON)
     with os.fdopen(fd, "wb", buffering=0) as file:
         before = os.fstat(fd)
         check_plain(before, spot)
         offset = before.st_size if append else 0
         try:
+            # Blocks first: after a partial write over the old content there would be no way back.
             with _ignore_unsupported():
                 os.posix_fallocate(fd, offset, max(len(raw), 1))
             file.seek(offset)
@@ -342,7 +346,7 @@ def _written_on(target: Target, spot: WorkspacePath, raw: bytes, *, append: bool
 
 @contextmanager
 def _ignore_unsupported() -> Iterator[None]:
-    """Ignore that a file system cannot allocate space: the write shows whether there is enough."""
+    """Ignore the error of a file system without allocation. The write shows whether there is enough space."""
     try:
         yield
     except OSError as exc:
@@ -353,20 +357,20 @@ def _ignore_unsupported() -> Iterator[None]:
 
 
 def _replace(target: Target, raw: bytes) -> int:
-    """Replace a file by a new one, which readers see as a whole or not at all."""
+    """Replace a file by a new file with the same rights. Readers see the new file as a whole or not at all."""
     mode = None if target.seen is None else stat.S_IMODE(target.seen.st_mode) & 0o777
     replace_file(target.name, raw, mode=mode, dir_fd=target.directory, temporary=short_temporary_name())
     return len(raw)
 
 
 def is_critical(name: str) -> bool:
-    """Return whether files of a name are never deleted here."""
+    """Return whether files with a name are never deleted here."""
     plain = name.casefold()
     return plain in CRITICAL or plain.startswith(_CRITICAL_BEGINNING)
 
 
 class Globs:
-    """Patterns, any of which may match; none is slow. One without a slash matches names in any directory, others whole paths.
+    """Alternative patterns, without slow matches. A pattern without a slash matches names in any directory, others whole paths.
 
     Args:
         patterns: one pattern, or several.
@@ -386,7 +390,7 @@ class Globs:
         return bool(self._patterns)
 
     def matches(self, parts: Sequence[str]) -> bool:
-        """Return whether a pattern matches a path, given as its parts."""
+        """Return whether a pattern matches a path, given as parts."""
         return any(_matches(pattern, parts, whole=True) for pattern in self._patterns)
 
     def covers(self, parts: Sequence[str]) -> bool:
@@ -395,9 +399,9 @@ class Globs:
 
 
 def _matches(pattern: Sequence[Sequence[str]], parts: Sequence[str], *, whole: bool) -> bool:
-    """Return whether a pattern matches a path, or with ``whole=False`` a beginning of it.
+    """Return whether a pattern matches a path, or with ``whole=False`` the beginning of a path.
 
-    Its pieces between ``**`` are looked for from left to right: the first match of each will do, so none is tried again.
+    The pieces between ``**`` are searched from left to right. The first match of each is enough, so the search never goes back.
     """
     first, *others = pattern
     if not _fits(first, parts, 0):
@@ -409,7 +413,7 @@ def _matches(pattern: Sequence[Sequence[str]], parts: Sequence[str], *, whole: b
         matching = (index for index in range(begin, len(parts)) if _fits(piece, parts, index))
         begin = next(matching, len(parts)) + len(piece)
     last = len(parts) - len(others[-1])
-    if not others[-1]:  # what is in a directory, not itself
+    if not others[-1]:  # the content of a directory, without the directory
         return begin < last
     return any(_fits(others[-1], parts, index) for index in range(max(begin, last) if whole else begin, last + 1))
 
@@ -419,7 +423,7 @@ def _fits(globs: Sequence[str], parts: Sequence[str], begin: int) -> bool:
 
 
 def _split(pattern: object, name: str) -> list[list[str]]:
-    """Return the pieces of a pattern between its ``**``, each as the globs of parts of a path."""
+    """Return the pieces of a pattern between ``**``, each as globs for the parts of a path."""
     if not isinstance(pattern, str) or not pattern.strip() or len(pattern) > PATTERN_CHARS:
         message = f"{name}={pattern!r:.100}: a pattern is text as in '*.tmp' or 'cache/**', {PATTERN_CHARS} characters at most."
         raise InvalidRequest(message)
@@ -431,6 +435,6 @@ def _split(pattern: object, name: str) -> list[list[str]]:
     for before, part in pairwise(["", *parts]):
         if part != _ANY:
             pieces[-1].append(part)
-        elif before != _ANY:  # a second "**" says nothing
+        elif before != _ANY:  # a second "**" in a row has no effect
             pieces.append([])
     return pieces

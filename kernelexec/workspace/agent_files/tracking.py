@@ -1,4 +1,4 @@
-"""The files that an agent has read or created, so that it deletes no file unread; generated files are exempt."""
+"""The files read or created by an agent, so no file is deleted unread. Generated files are exempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelexec.errors import InvalidPath
 from kernelexec.results.one_line import join_names
 from kernelexec.workspace.agent_files.access import Access, WalkEntry, WorkspacePath, kind_of, walk
 
-#: Parts: a path is generated if one of its parts is exactly this; case counts.
+#: Parts of generated paths. Any part of a path may match, exactly and in the same case.
 _PARTS = frozenset(
     {
         *("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".coverage", ".tox", ".nox"),
@@ -21,16 +21,16 @@ _PARTS = frozenset(
 )
 #: Suffixes of the file's own name.
 _SUFFIXES = (".pyc", ".pyo")
-#: Globs for any part: the content of such a directory is generated too.
+#: Globs for any part. The content of such a directory is generated too.
 _PART_GLOBS = ("*.egg-info",)
-#: Globs for the file's own name only: a directory of such a name may contain files that people wrote.
+#: Globs for the file's own name only. A directory with such a name may contain files written by people.
 _NAME_GLOBS = ("*.log", "*.swp", "*.swo", "*~")
 #: All patterns.
 PATTERNS = (*sorted(_PARTS), *_SUFFIXES, *_PART_GLOBS, *_NAME_GLOBS)
 
 
 def is_generated_file(path: str | PurePosixPath) -> bool:
-    """Return whether a path, relative to the working directory, is of a file that a tool generates again."""
+    """Return whether a tool can generate a file again, by the path relative to the workspace or another root."""
     parts = PurePosixPath(path).parts
     if not parts:
         return False
@@ -44,15 +44,15 @@ def is_generated_file(path: str | PurePosixPath) -> bool:
 
 
 _SHOWN = 3
-#: The bound of paths of each kind; the oldest are forgotten first.
+#: The bound of paths of each kind. The oldest are forgotten first.
 _TRACKED_MAX = 100_000
 
 
 class ReadTracker:
-    """The files that one session's file operations read and created, by path. For any thread.
+    """The files read and created by a session's file operations, by path. For any thread.
 
-    It lasts as long as the session; a caller that wants it to last for one turn of a conversation clears it at each. Its
-    methods raise as ``access`` does.
+    The tracker lasts as long as the session. For a tracker of a single turn of a conversation, call ``clear`` at each turn.
+    Methods raise the errors of ``access``.
 
     Args:
         access: resolves paths.
@@ -67,11 +67,11 @@ class ReadTracker:
         self._changing = threading.Lock()
 
     def mark_as_read(self, path: str | os.PathLike[str]) -> None:
-        """Record that a file was read."""
+        """Record a file as read."""
         self.note([self._access.spot(path)])
 
     def note_creation(self, path: str | os.PathLike[str]) -> None:
-        """Record that a file was created."""
+        """Record a file as created."""
         self.note([self._access.spot(path)], created=True)
 
     def was_read(self, path: str | os.PathLike[str]) -> bool:
@@ -79,7 +79,7 @@ class ReadTracker:
         return self.knows(self._access.spot(path))
 
     def can_delete(self, path: str | os.PathLike[str]) -> tuple[bool, str | None]:
-        """Return whether a file was read and so can be deleted, and the reason if not. A missing file can."""
+        """Return whether a file may be deleted since it was read or created, or else the reason. A missing file may."""
         spot = self._access.spot(path)
         seen = self._access.look(spot) if self.enforced else None
         if seen is not None and kind_of(seen) == "directory":
@@ -88,7 +88,7 @@ class ReadTracker:
         return reason is None, reason
 
     def can_delete_directory(self, path: str | os.PathLike[str]) -> tuple[bool, str | None]:
-        """Return whether all files in a directory can be deleted, or the first three that cannot, and their number."""
+        """Return whether all files in a directory may be deleted, or else a reason that names the first three others."""
         spot = self._access.spot(path)
         if not self.enforced:
             return True, None
@@ -109,13 +109,13 @@ class ReadTracker:
             self._created.clear()
 
     def get_stats(self) -> dict[str, int]:
-        """Return the numbers of files that were read, created, and either."""
+        """Return the numbers of read files, created files, and both together."""
         with self._changing:
             read, created = set(self._read), set(self._created)
         return {"read_files": len(read), "created_files": len(created), "total_tracked": len(read | created)}
 
     def note(self, spots: Iterable[WorkspacePath], *, created: bool = False) -> None:
-        """Record files that were read or created."""
+        """Record files as read, or with ``created`` as created."""
         kind = self._created if created else self._read
         with self._changing:
             for spot in spots:
@@ -124,7 +124,7 @@ class ReadTracker:
                     del kind[next(iter(kind))]
 
     def forget(self, spot: WorkspacePath) -> None:
-        """Forget a deleted file: a later file of that name is another one."""
+        """Forget a deleted file: a later file with this name is a different file."""
         with self._changing:
             self._read.pop(spot.path, None)
             self._created.pop(spot.path, None)
@@ -134,7 +134,7 @@ class ReadTracker:
         return spot.path in self._read or spot.path in self._created
 
     def reason_unread(self, spot: WorkspacePath, state: os.stat_result | None) -> str | None:
-        """Return why an entry cannot be deleted; None if it can, as an entry without content of its own can."""
+        """Return the reason against deleting an entry, or None. There is none for an entry without content."""
         if not self.enforced or state is None or not _has_content(state):
             return None
         if self.knows(spot) or is_generated_file("/".join(spot.parts)):
@@ -142,7 +142,7 @@ class ReadTracker:
         return f"{spot.shown} has not been read: read it first, so that nothing is deleted unseen."
 
     def unread_among(self, spot: WorkspacePath, entries: Sequence[WalkEntry]) -> str | None:
-        """Return why the entries of a directory cannot be deleted; None if they can."""
+        """Return the reason against deleting the entries of a directory, or None."""
         inner = ((spot / "/".join(entry.parts), entry.seen) for entry in entries)
         unread = [file.shown for file, seen in inner if self.reason_unread(file, seen) is not None]
         if not unread:
@@ -152,5 +152,5 @@ class ReadTracker:
 
 
 def _has_content(seen: os.stat_result) -> bool:
-    """Return whether content is lost with a name: not with a link, and not with a file that has a second name."""
+    """Return whether content is lost with a name. A link has no content, and a file with a second name keeps its content."""
     return kind_of(seen) == "file" and seen.st_nlink == 1

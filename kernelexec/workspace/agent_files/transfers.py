@@ -1,4 +1,4 @@
-"""Copies of whole files and directories between this machine and the files of kernels, in pieces, of any size up to a bound."""
+"""Copies of whole files and directories between this machine and the files of kernels, in pieces, up to a bound."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kernelexec.workspace.safe_files import (
 )
 from kernelexec.workspace.system_calls import open_beneath
 
-#: The bytes that one upload or download copies at most.
+#: The most bytes of an upload or download.
 TRANSFER_BYTES = 16 * 1024 * 1024 * 1024
 _PIECE_BYTES = 2**20
 _FOLLOWED = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -43,19 +43,19 @@ _LINK, _OTHER = "it is a symbolic link, and none is followed", "it is not a regu
 
 
 class FileTransfers:
-    """Copies between the caller's files and those beneath the roots of one session. For a thread.
+    """Copies between the caller's files and files beneath the roots of a session. For a thread.
 
-    No link is followed beneath the roots, and in the caller's directories none. A file that can be executed stays so.
+    No link is followed beneath the roots or in the caller's directories. Executable files stay executable.
 
     Args:
         access: opens the files of the session.
-        tracker: notes the files that the caller has read or created.
-        calls: makes the calls of open files. An exception of ``calls.check``, which is called before each piece, ends the copy,
-            and the unfinished file is removed.
+        tracker: records the files read or created by the caller.
+        calls: makes the calls of open files. ``calls.check`` is called before each piece: its exception ends the copy, and the
+            unfinished file is removed.
 
     Raises, in each operation:
         InvalidPath, InvalidWorkDir: a path is malformed, missing, or outside of all roots; or a root is missing.
-        InvalidRequest: too many entries or bytes, or the caller's file cannot be read or written; what is copied stays.
+        InvalidRequest: too many entries or bytes, or the caller's file cannot be read or written; copied files stay.
         FileRefused: the session's file must not or cannot be opened or changed.
     """
 
@@ -65,7 +65,7 @@ class FileTransfers:
         self._calls = calls
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
-        """Return whether there is an entry of that path; a link counts as one, whatever it leads to."""
+        """Return whether a path exists. A link counts as an entry, whatever the target."""
         spot = self._access.spot(path)
         try:
             return self._access.look(spot) is not None
@@ -116,7 +116,7 @@ class FileTransfers:
         return FilesCopied(str(local), (str(local),), size)
 
     def _upload_directory(self, top: int, local: Path, spot: WorkspacePath) -> FilesCopied:
-        """Copy an open directory of the caller, whose files are opened beneath it: a cell may work there meanwhile."""
+        """Copy an open directory of the caller. Files are opened beneath the directory, since a cell may work there."""
         walked = walk(top, enters=lambda _: True, across=True)
         _check_count(str(local), walked)
         for parts, exc in walked.unreadable:
@@ -150,6 +150,7 @@ class FileTransfers:
             for parts, exc in walked.unreadable
         ]
         files, size = [], 0
+        # Links are followed up to the caller's own directory, and none below it.
         with _writable(local):
             local.mkdir(parents=True, exist_ok=True)
             local = local.resolve()
@@ -181,7 +182,7 @@ class FileTransfers:
         return FilesCopied(name, (), size)
 
     def _save(self, spot: WorkspacePath, top: Path, relative: Path, limit: int) -> int:
-        """Copy a file of the session to a path of the caller, below a directory; return its size."""
+        """Copy a file of the session to a path below a directory of the caller; return the size."""
         with self._access.file(spot) as (fd, seen):
             _check_size(spot.shown, seen.st_size, limit)
             with _writable(top / relative):
@@ -191,7 +192,8 @@ class FileTransfers:
         return size
 
     def _replace(self, spot: WorkspacePath, pieces: Iterator[bytes], *, mode: int | None) -> int:
-        """Replace a file of the session by pieces; return its size."""
+        """Replace a file of the session by pieces; return the size."""
+        # A container has a single file as a mount, which would show the old file after a replacement.
         if spot.root.single:
             raise FileRefused(f"{spot.shown} is a single file that kernels share: change it with files.write.")
         with self._access.changing(spot, make=True) as target:
@@ -238,7 +240,11 @@ def _check_count(name: str, walked: WalkResult) -> None:
 
 
 def _open_file(top: int, entry: WalkEntry) -> int:
-    """Open a regular file beneath a directory of the caller; raise ``OSError`` for what is another file now."""
+    """Open a regular file beneath a directory of the caller.
+
+    Raises:
+        OSError: the file cannot be opened, or is another file since the listing.
+    """
     if entry.kind != "file":
         raise OSError(_LINK if entry.kind == "link" else _OTHER)
     fd = open_beneath(top, "/".join(entry.parts), _FOLLOWED, across=True)
@@ -249,7 +255,11 @@ def _open_file(top: int, entry: WalkEntry) -> int:
 
 
 def _local_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path of the caller; raise ``InvalidRequest`` for one that no file can have."""
+    """Return a path of the caller.
+
+    Raises:
+        InvalidRequest: no file can have this path.
+    """
     text = os.fspath(path)
     if not text.strip() or "\0" in text:
         raise InvalidRequest(f"{text!r:.100} is no path of a file or directory.")
@@ -265,7 +275,7 @@ def _read_piece(source: BinaryIO) -> bytes:
 
 
 def _write_whole(target: BinaryIO, piece: bytes) -> None:
-    """Write all bytes; a raw file may take fewer in a call."""
+    """Write all bytes. A raw file may take fewer bytes in a call."""
     left = memoryview(piece)
     while left:
         count = target.write(left)
@@ -273,7 +283,10 @@ def _write_whole(target: BinaryIO, piece: bytes) -> None:
 
 
 def _join(path: str | os.PathLike[str] | None, name: str, *, into: bool = False) -> str:
-    """Return the path of a copy: by default its own name; in a directory if the path ends in a slash, or ``into`` it."""
+    """Return the path of a copy: ``path``, or ``name`` in the directory ``path`` if it ends in a slash or with ``into``.
+
+    Without a path, return the name alone.
+    """
     if path is None:
         return name
     text = os.fspath(path)
