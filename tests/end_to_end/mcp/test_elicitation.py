@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from fastmcp.client.elicitation import ElicitResult
 
@@ -83,6 +84,17 @@ def test_an_answer_that_is_refused_is_an_end_of_the_file(era: str, tmp_path: Pat
         expected = agent.call("execute_code", code=ASKS)
     assert (record_of(expected)["status"], record_of(expected)["state"]) == ("error", "kept")
     assert "EOFError: the client's answer was decline" in text_of(expected)
+
+
+def test_a_call_returns_when_the_cell_ends_before_the_answer(tmp_path: Path) -> None:
+    async def never_answer(*_: Any) -> Any:
+        await anyio.sleep_forever()
+
+    (tmp_path / "impatient.json").write_text(json.dumps({"budgets": {"approval": 0.5}}))
+    served = InMemory(tmp_path, "--allow-input", "--config", str(tmp_path / "impatient.json"))
+    with connected(served, "legacy", elicitation_handler=never_answer) as agent:
+        assert "EOFError" in agent.text("execute_code", code=ASKS)
+        assert agent.text("execute_code", code="1 + 1").endswith("2")
 
 
 @pytest.mark.parametrize("era", BOTH_ERAS)
