@@ -1,7 +1,7 @@
 """A notebook as a page of HTML, made by nbconvert.
 
-A template of nbconvert runs as code of its process, and nbconvert also looks for templates in the current directory and in the
-user's own directories, where cells can write. So a report uses only the templates installed with nbconvert, in Jinja's sandbox.
+A template of nbconvert runs as code of the using process. nbconvert also looks for templates in the current directory and in
+the user's own directories, where cells can write. So a report uses only the installed templates, in Jinja's sandbox.
 
 The page is a file of the reader, scripts there have the rights of a local file, and outputs are not trusted. So HTML and
 scripts of outputs stand in frames of their own, markup of Markdown is sanitized, and the page loads only the scripts and fonts
