@@ -46,7 +46,7 @@ _VISITOR_MESSAGE_BYTES = 16 * MIB
 
 
 class KernelClient:
-    """A client of one kernel. There is no stdin channel: input requests come on iopub, as messages of their cell."""
+    """A client of a kernel. There is no stdin channel: input requests come on iopub, as messages of their cell."""
 
     def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
         self.session = MessageSession(key)
@@ -80,7 +80,7 @@ class KernelClient:
         }
 
     async def connect(self, connector: Connector, *, only: str | None = None) -> None:
-        """Open the channels and wait until iopub is subscribed. The caller bounds the wait.
+        """Open the channels and wait for the subscription of iopub. The caller bounds the wait.
 
         Args:
             connector: opens the sockets.
@@ -163,7 +163,7 @@ class KernelClient:
         return any(channel.is_overrun for channel in self._channels.values())
 
     async def resume(self, msg_id: str, collector: Collector, late: Collector, *, patience: float) -> Execution | None:
-        """Continue an execution of another owner, with all its output; return None if the kernel has a newer execution.
+        """Continue an execution of another owner, with all output; return None if the kernel has a newer execution.
 
         The reply may come at any time. Output counts from the launcher's `REPLAY_BEGIN` on, after which all output is
         published again.
@@ -192,7 +192,7 @@ class KernelClient:
         raise KernelNotAnswering("The kernel did not say what became of the cell that it was running for another owner.")
 
     async def _ask_newest(self, execution: Execution) -> object:
-        """Ask the launcher whether an execution is the newest; if so, the launcher publishes all its output again."""
+        """Ask the launcher whether an execution is the newest; if so, the launcher publishes all output again."""
         msg_id = uuid.uuid4().hex
         self._resumed[msg_id] = execution
         content = {"msg_id": execution.msg_id}
@@ -376,7 +376,7 @@ class KernelClient:
             self.answer_command(request)
 
     def _on_replay(self, execution: Execution, message: Message) -> None:
-        """Take a report on a replay: its beginning, with the reply so far, or a gap."""
+        """Take a report on a replay: the beginning, with the reply so far, or a gap."""
         if message.msg_type == protocol.REPLAY_GAP:
             execution.on_gap(message.content)
         elif (

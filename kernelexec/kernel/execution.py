@@ -1,4 +1,4 @@
-"""A request under way in a kernel: its output, its input requests, and its end, which needs both idle and the reply."""
+"""A request under way in a kernel: output, input requests, and the end, which needs both idle and the reply."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Execution:
 
     @contextmanager
     def pause_budget(self) -> Iterator[None]:
-        """Stop the cell's clock while it waits for an answer."""
+        """Stop the cell's clock while the cell waits for an answer."""
         self._pause()
         try:
             yield
@@ -113,7 +113,7 @@ class Execution:
     def release(self, *, is_running: bool = False) -> None:
         """Start the clock again when the other client's cell has ended, or when this cell ``is_running``.
 
-        After its beginning no message can stop the clock of the cell any more.
+        No message can stop the clock of a running cell any more.
         """
         self._is_running |= is_running
         if self.is_held:
@@ -167,7 +167,7 @@ class Execution:
         target.feed(msg_type, content)
 
     def on_crash_output(self, content: bytes) -> None:
-        """Take the launcher's crash file, and add the output that had not arrived before its process died."""
+        """Take the launcher's crash file, and add output lost with the process."""
         if self.end in (None, "disconnected"):  # a container's death may be reported after the end of its connection
             # Offsets in the file count the bytes that the cell wrote. Bytes that a takeover left out were written, but
             # never received here.
@@ -180,7 +180,7 @@ class Execution:
                 own.feed("stream", {"name": name, "text": text})
 
     def on_gap(self, content: dict[str, Any]) -> None:
-        """Note output lost at a change of owner, since the launcher could not keep it."""
+        """Note output lost at a change of owner: too much for the launcher to keep."""
         messages, text_bytes, other_bytes = (_count(content.get(name)) for name in ("messages", "text_bytes", "other_bytes"))
         if text_bytes:
             notice = f"\n[... {text_bytes} bytes of output were not kept when the kernel changed its owner ...]\n"
@@ -206,7 +206,7 @@ class Execution:
             self._half_ended()
 
     def forget_reply(self) -> None:
-        """Drop the kernel's reply, which may be large; the result has its relevant parts."""
+        """Drop the kernel's reply, which may be large; the result has the relevant parts."""
         self.reply, self.reply_metadata = {}, {}
 
     def finish(self, end: End) -> None:

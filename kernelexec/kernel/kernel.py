@@ -1,6 +1,6 @@
-"""A kernel process, from its start to the end of its last descendant.
+"""A kernel process, from the start to the end of the last descendant.
 
-The kernel is taken to be hostile: every wait and every growth is bounded, and its reports are checked where possible.
+The kernel is taken to be hostile: every wait and every growth is bounded, and reports are checked where possible.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _STACKS_SECONDS, _STACKS_PAUSE = 0.2, 0.005
 
 
 class Kernel(KernelProcess):
-    """A kernel process. ``start`` or ``take_over`` begins its life, ``stop`` ends it, and ``submit`` sends a cell."""
+    """A kernel process: begins with ``start`` or ``take_over``, runs cells of ``submit``, and ends with ``stop``."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Kernel(KernelProcess):
         self.client.mask(secrets)
 
     async def rename(self, session: str, workspace: str) -> None:
-        """Name the container of an idle kernel after its new session."""
+        """Name the container of an idle kernel after the kernel's new session."""
         if self.provisioner is not None:
             await self.provisioner.rename(session, workspace)
             self.container = self.provisioner.container_info
@@ -278,7 +278,7 @@ class Interrupter:
     async def request_stacks(self) -> None:
         """Have every thread's stack written, if the launcher handles the signal, which would kill any other process.
 
-        Wait until the stacks are complete: a thread that runs on while its stack is read can crash the process.
+        Wait until the stacks are complete: the process can crash if a thread runs on while its stack is read.
         """
         runtime = self._process.runtime
         if runtime.is_relayed or (runtime.path / "stacks").exists():

@@ -109,7 +109,7 @@ class Usage:
         self._limit = self.limit_bytes
 
     def update(self, report: object) -> None:
-        """Take the launcher's report of its memory."""
+        """Take the launcher's report of memory."""
         use = MemoryUse.from_reply(report)
         if use is None:
             return

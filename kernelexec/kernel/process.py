@@ -1,4 +1,4 @@
-"""A kernel's process from the launch to the end of its last descendant: connection, children, death and reuse."""
+"""A kernel's process from the launch to the end of the last descendant: connection, children, death and reuse."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class ReuseSlot:
             await self.drop()
 
     async def close(self) -> None:
-        """Remove the container now, and every later container on its arrival."""
+        """Remove the container now, and every later container on arrival."""
         self._closed = True
         await self.drop()
 
@@ -141,7 +141,7 @@ class ReuseSlot:
 
 
 class KernelProcess:
-    """A process from before its launch until after its death; ``KernelStarter`` starts it."""
+    """A process from before the launch until after the death; see ``KernelStarter`` for the start."""
 
     checkpoints_max, checkpoints_bytes = 10, 1024 * 1024 * 1024
     """The limits of the checkpoints: their number, and their total memory in bytes, in pages shared with no other process.
@@ -222,7 +222,7 @@ class KernelProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives and its channels are connected."""
+        """Whether the process lives and all channels are connected."""
         return self.has_client and self.death is None and not self.client.is_disconnected
 
     @property
@@ -237,7 +237,7 @@ class KernelProcess:
 
     @property
     def makes_checkpoints(self) -> bool:
-        """Whether copies of the process can outlive it and become kernels."""
+        """Whether copies of the process can live on and become kernels."""
         return self.has_place_for_checkpoints and self.config.checkpoints != "off"
 
     @property
@@ -266,7 +266,7 @@ class KernelProcess:
         return self.backend.adoption_seconds if self.has_ready_pipe and not self.runtime.is_of_branch else 0.0
 
     async def record_exit(self, provisioner: KernelexecProvisioner, *, is_killed: bool = False) -> None:
-        """Wait for the end of the process, read the rest of its messages, and record the death.
+        """Wait for the end of the process, read remaining messages, and record the death.
 
         A task from the launch on.
         """
@@ -285,7 +285,7 @@ class KernelProcess:
         return self.death is not None
 
     async def wait_report(self) -> bool:
-        """Return whether the process is reported dead. If it has ended, wait for the report, within a bounded time."""
+        """Return whether the process is reported dead. After its end, wait for the report within a bounded time."""
         with anyio.move_on_after(_REPORT_SECONDS):
             if self.death is None and self.provisioner is not None and await self.provisioner.poll() is not None:
                 await self.died.wait()
@@ -413,7 +413,7 @@ class KernelProcess:
         self._is_over = True
 
     async def give_up(self) -> None:
-        """End a process whose start failed; remove its container and directory unless other checkpoints need them."""
+        """End a process whose start failed; remove container and directory unless other checkpoints need them."""
         if self._is_last or not self.other_checkpoints:
             await self.stop(0.0)
             return
@@ -432,7 +432,7 @@ class KernelProcess:
         return await await_to_end(self._stop(patience))
 
     async def ask_exit(self, patience: float) -> bool:
-        """Ask an idle kernel to exit, exit handlers included; return whether it has ended within ``patience`` seconds."""
+        """Ask an idle kernel to exit, exit handlers included; return whether the kernel ends within ``patience`` seconds."""
         if self.alive and patience:
             self.client.send_nowait("shutdown_request", restart=False)
             await self.wait_exit(patience)

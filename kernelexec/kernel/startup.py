@@ -54,10 +54,10 @@ class KernelStarter:
         self._budget = process.config.budgets.start
 
     async def start(self, tasks: TaskGroup) -> None:
-        """Launch the process, wait for its report of readiness, and connect.
+        """Launch the process, wait for the report of readiness, and connect.
 
         Raises:
-            KernelStartFailed: the process died, or did not serve in time; with the end of its stderr.
+            KernelStartFailed: the process died, or did not serve in time; with the end of stderr.
             InvalidConfig: a secret is not available; nothing was started.
         """
         process, installed = self._process, self._process.installed

@@ -62,7 +62,7 @@ def message(frames: Iterable[bytes]) -> bytes:
 
 
 def frame(body: bytes, flags: int) -> bytes:
-    """Return one frame as bytes for the wire."""
+    """Return a frame as bytes for the wire."""
     if len(body) > _SHORT_MAX:
         return bytes((flags | _LONG,)) + _LONG_SIZE.pack(len(body)) + body
     return bytes((flags, len(body))) + body
@@ -87,7 +87,7 @@ class Decoder:
         self._dropped = 0
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """Take received bytes and yield the events that are complete with them.
+        """Take received bytes and yield the events completed by them.
 
         Raises:
             ProtocolError: the peer violates the protocol; the connection must be closed.
@@ -121,7 +121,7 @@ class Decoder:
             del self._buffer[:position]
 
     def _directly(self, chunk: bytes) -> Generator[Multipart, None, bytes]:
-        """Yield the messages at the beginning of a chunk, and return its rest."""
+        """Yield the messages at the beginning of a chunk, and return the rest."""
         position, multipart = self._take_whole(chunk, 0)
         while multipart is not None:
             yield multipart
