@@ -182,7 +182,7 @@ class Kernel(KernelProcess):
     def _on_metadata(self, metadata: dict[str, Any]) -> None:
         """Take the launcher's reports of the user's variables, of memory, and of programs started by user code."""
         info = metadata.get(protocol.METADATA_KEY)
-        # The token keeps out reports of an earlier kernel. A cell can read it in its own process, so all values are checked.
+        # Only this process's launcher has the token, but a cell can read it there: so all values are checked.
         if isinstance(info, dict) and info.get("token") == self.token:
             self.usage.update(info.get("memory"))
             if isinstance(report := info.get("obstacles"), dict):

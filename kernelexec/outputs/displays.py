@@ -89,8 +89,8 @@ class DisplayEntry:
     def update(self, bundle: Bundle, whole: WholeBundles) -> bool:
         """Replace the content as far as the budgets of the display's own cell allow; return whether the result has it."""
         before = self.output or self.recorded
-        # A display without room at first gets none later: its place in the result is gone. The cost is the difference to the
-        # old content, so an update by smaller content always fits.
+        # A display without room at first gets none later. The cost is the difference to the old content, so an update by
+        # smaller content always fits.
         fits = self.output is not None and self._budgets.result.spend(bundle.cost - self._cost)
         if fits and self.output is not None:
             self._cost = bundle.cost

@@ -168,7 +168,7 @@ def _load(part: bytes | None, limit: int | None = None) -> dict[str, Any]:
 
 def _value(part: bytes) -> object:
     text = part.decode()
-    # `json.loads` looks for white space at both ends with regular expressions; ours is the way for other texts only.
+    # `json.loads` also looks for white space at both ends. It is left to the rare texts that have some, or are not JSON.
     try:
         value, end = _scan(text, 0)
     except StopIteration:

@@ -223,7 +223,7 @@ def _restore_running(fields: dict[str, Any]) -> RunningCell | None:
         return None
     if request_id is not None and (not isinstance(request_id, str) or cells.fingerprint(cell) != fields["fingerprint"]):
         return None
-    # The record has the clock of the wall, the only one that a new process shares; it may have been set back since.
+    # The record has the wall clock's time: a monotonic clock is not the same after a reboot. The clock may have been set back.
     elapsed = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(fields["time"])).total_seconds())
     budget = float(timeout) if isinstance(timeout, int | float) and timeout > 0 else _TIMEOUT
     return RunningCell(execution_id, cell, epoch, request_id, budget, time.monotonic() - elapsed)
