@@ -1,4 +1,4 @@
-"""The driver's end of one kernel: its process, its channels, the routing of its messages, and its death."""
+"""The driver's end of a kernel: process, channels, routing of messages, and death."""
 
 from __future__ import annotations
 

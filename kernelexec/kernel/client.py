@@ -1,4 +1,4 @@
-"""The connection to a kernel: three channels, and the routing of each message to the execution that it belongs to."""
+"""The connection to a kernel: three channels, and the routing of each message to its execution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SUBSCRIBE_ALL = [b"\x01"]
 _CHANNELS = {"iopub": b"SUB", "shell": b"DEALER", "control": b"DEALER"}
-#: Executions that are kept for their late output.
+#: Number of executions kept for their late output.
 _EXECUTIONS_MAX = 200
 #: Messages of the launcher that belong to no execution, and their keys in the metadata of replies.
 _LAUNCHER_REPORTS = {protocol.MEMORY: "memory", protocol.OBSTACLES: "obstacles", protocol.PROGRAM: "program"}
@@ -37,22 +37,23 @@ _LAUNCHER_REPORTS = {protocol.MEMORY: "memory", protocol.OBSTACLES: "obstacles",
 _WELCOME_SECONDS, _DRAIN_SECONDS = 0.05, 0.5
 #: How long output may follow a reply on the other channel.
 _QUIET_SECONDS = 0.2
-#: Answers in a row without output between them after which a cell's output is complete, and the longest time for that.
+#: Number of replies without new output that end the wait for a cell's output, and the time limit of that wait in seconds.
 _SILENT_ROUNDS, _SETTLE_SECONDS = 2, 10.0
-#: The silence after which the output of a kernel is complete that has published output after the end of a cell: on a busy
-#: machine the part of it that publishes may wait for longer than the part that answers.
+#: How long to wait for more output of a kernel that has published after a reply before, in seconds: on a busy machine its
+#: publishing thread can lag behind its answering thread.
 _LATE_SECONDS = 0.3
 _VISITOR_MESSAGE_BYTES = 16 * MIB
 
 
 class KernelClient:
-    """A client of one kernel. There is no stdin channel: input requests come on iopub, as messages of their cell."""
+    """A client of a kernel. There is no stdin channel: input requests come on iopub, as messages of their cell."""
 
     def __init__(self, key: bytes, identity: bytes, limit_bytes: int, on_metadata: Callable[[dict[str, Any]], None]) -> None:
         self.session = MessageSession(key)
         self._quiet = asyncio.Event()
+        """Set when the kernel has become idle after a request other than a cell."""
         self._publishes_late = False
-        """Set when the kernel has become idle after a request that is no cell."""
+        """Whether the kernel has published output of a cell after its reply: see ``wait_until_quiet``."""
         self._identity = identity
         self._limit = limit_bytes
         self._on_metadata = on_metadata
@@ -62,14 +63,14 @@ class KernelClient:
         self._resumed: dict[str, Execution] = {}
         """Executions of another owner, by the msg_id of the request for their output."""
         self._replays_awaited: dict[str, asyncio.Event] = {}
-        """Events that are set when the launcher begins to publish the output of such an execution again."""
+        """Events set when the launcher begins to publish the output of such an execution again."""
         self._visitor: str | None = None
-        """The msg_id of a cell of another client that is running."""
+        """The msg_id of the running cell of another client."""
         self._visited_at = 0.0
         self._visits = 0
-        """The number of cells of other clients that ``take_visits`` has not returned."""
+        """The number of cells of other clients not yet returned by ``take_visits``."""
         self.foreign_events = 0
-        """Grows with each request of another client: at the beginning of a cell, at the end of any request."""
+        """A count of events of other clients: the beginning of each cell, and the end of each request."""
         self._replies: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
         self._is_finished = False
         self._is_closing = False
@@ -79,7 +80,11 @@ class KernelClient:
         }
 
     async def connect(self, connector: Connector, *, only: str | None = None) -> None:
-        """Open the channels (``only`` one of them) and wait until iopub is subscribed. The caller bounds the wait.
+        """Open the channels and wait for the subscription of iopub. The caller bounds the wait.
+
+        Args:
+            connector: opens the sockets.
+            only: name of the only channel to open; None opens all.
 
         Raises:
             KernelConnectionFailed: a socket is not the kernel's.
@@ -97,7 +102,8 @@ class KernelClient:
     async def _await_welcome(self) -> None:
         """Wait for the welcome on iopub, or for the messages of a `kernel_info_request` where no welcome comes.
 
-        It can get stuck in the kernel (ipykernel 7.4 misses an edge of its socket) though the subscription is in force.
+        The welcome can get stuck in the kernel although the subscription is in force (ipykernel 7.4 misses an edge of its
+        socket).
         """
         patience = _WELCOME_SECONDS
         while not self._heard.is_set():
@@ -117,7 +123,7 @@ class KernelClient:
         msg_id: str | None = None,
         asks: bool = False,
     ) -> Execution:
-        """Send a cell: see ``Kernel.submit``. It is registered before it is sent, so that none of its messages is missed."""
+        """Send a cell: see ``Kernel.submit``. The execution is registered before the request is sent."""
         content = {
             "code": code,
             "silent": False,
@@ -130,6 +136,7 @@ class KernelClient:
         execution = self._register(msg_id, collector, late)
         if self._visitor is not None:
             execution.hold()
+        # Registered above: output that arrived between the send and the registration would have no owner.
         try:
             self._channels["shell"].send(frames)
         except KernelConnectionFailed:  # the connection's end ends the execution too, which certainly does not begin
@@ -152,16 +159,17 @@ class KernelClient:
 
     @property
     def is_overrun(self) -> bool:
-        """Whether a connection was dropped since the kernel did not read its messages."""
+        """Whether a connection was dropped because the kernel left its messages unread."""
         return any(channel.is_overrun for channel in self._channels.values())
 
     async def resume(self, msg_id: str, collector: Collector, late: Collector, *, patience: float) -> Execution | None:
-        """Continue an execution that another owner sent, with all its output; None if it is not the kernel's newest one.
+        """Continue an execution of another owner, with all output; return None if the kernel has a newer execution.
 
-        Its reply may come at any time. Its output counts from the launcher's message on that all of it is published again.
+        The reply may come at any time. Output counts from the launcher's `REPLAY_BEGIN` on, after which all output is
+        published again.
 
         Raises:
-            KernelNotAnswering: it does not answer within ``patience`` seconds.
+            KernelNotAnswering: the kernel does not answer within ``patience`` seconds.
         """
         execution = self._register(msg_id, collector, late)
         begins = self._replays_awaited[msg_id] = asyncio.Event()
@@ -169,7 +177,9 @@ class KernelClient:
         try:
             with anyio.move_on_after(patience):
                 is_newest = await self._ask_newest(execution)
-                if is_newest is False and await self.is_responsive(patience):  # a cell that was just sent has come by now
+                # Control can overtake shell: the dead owner's request may still be on its way. A reply on shell shows that
+                # the kernel has read everything sent there before.
+                if is_newest is False and await self.is_responsive(patience):
                     is_newest = await self._ask_newest(execution)
                 if is_newest is True:
                     await begins.wait()
@@ -182,7 +192,7 @@ class KernelClient:
         raise KernelNotAnswering("The kernel did not say what became of the cell that it was running for another owner.")
 
     async def _ask_newest(self, execution: Execution) -> object:
-        """Ask the launcher whether an execution is its newest one; if so, it publishes all of its output again."""
+        """Ask the launcher whether an execution is the newest; if so, the launcher publishes all output again."""
         msg_id = uuid.uuid4().hex
         self._resumed[msg_id] = execution
         content = {"msg_id": execution.msg_id}
@@ -192,9 +202,9 @@ class KernelClient:
     async def request(
         self, channel: str, msg_type: str, content: dict[str, Any], *, patience: float, msg_id: str | None = None
     ) -> dict[str, Any] | None:
-        """Return the content of the reply to a request on ``shell`` or ``control``; None without one in ``patience`` seconds.
+        """Send a request on ``shell`` or ``control`` and return the content of the reply; None if ``patience`` seconds pass.
 
-        None comes at once from a kernel that has ended or is disconnected. A reply that is too large to be read is empty.
+        Return None at once if the kernel has ended or is disconnected. A reply too large to be read is empty.
         """
         if self._is_finished or self.is_disconnected:
             return None
@@ -210,14 +220,14 @@ class KernelClient:
         return None
 
     async def is_responsive(self, patience: float) -> bool:
-        """Return whether the kernel answers on the channel that runs cells, within ``patience`` seconds."""
+        """Return whether the kernel answers on the shell channel within ``patience`` seconds."""
         return await self.request("shell", "kernel_info_request", {}, patience=patience) is not None
 
     async def wait_until_quiet(self, execution: Execution, patience: float) -> bool:
         """Return whether the kernel answers after a cell, each time within ``patience`` seconds.
 
-        A kernel without our launcher is asked until no output of the cell comes meanwhile: some (deno 2.9) report the end of
-        a cell before they have published all of its output.
+        A kernel without our launcher is asked again until no more output of the cell arrives between the answers. Some
+        kernels (deno 2.9) report the end of a cell before they have published all its output.
         """
         if not execution.keeps_late_output:
             return await self.is_responsive(patience)
@@ -225,6 +235,8 @@ class KernelClient:
         with anyio.move_on_after(_SETTLE_SECONDS):
             count, silent, since = execution.output_count, 0, anyio.current_time()
             while silent < _SILENT_ROUNDS or (self._publishes_late and anyio.current_time() < since + _LATE_SECONDS):
+                # The reply comes on shell, output on iopub. The idle of the same request comes on iopub too, behind all
+                # output published before it. A kernel that sends no idle costs _QUIET_SECONDS a round.
                 self._quiet.clear()
                 is_responsive = await self.is_responsive(patience)
                 if not is_responsive:
@@ -239,38 +251,38 @@ class KernelClient:
         return is_responsive
 
     async def enter(self, cwd: str | None, environment: Mapping[str, str | None], *, patience: float) -> bool:
-        """Have an idle kernel change its directory and its environment; return whether it did within ``patience`` seconds.
+        """Change the directory and the environment of an idle kernel; return whether this worked within ``patience`` seconds.
 
-        Without ``cwd`` it stays in its directory, and takes only the variables that differ from those of earlier calls.
+        Without ``cwd`` the kernel stays in its directory, and only variables with new values are set.
         """
         content = {"cwd": cwd, "environment": dict(environment)}
         reply = await self.request("control", protocol.ENTER_REQUEST, content, patience=patience)
         return reply is not None and reply.get("status") == "ok"
 
     def answer(self, request: InputRequestMessage, text: str | None, reason: str = "") -> None:
-        """Answer an input request of a cell; None is no answer, and the ``reason`` for that."""
+        """Answer an input request of a cell. A ``text`` of None refuses, for the ``reason``."""
         self.send_nowait(protocol.INPUT_REQUEST, name=request.name, text=text, why=reason)
 
     def answer_command(self, request: CommandRequestMessage, **answer: Any) -> None:  # noqa: ANN401 - JSON types
-        """Answer a request of a command; an empty answer ends the part that it asks for."""
+        """Answer a request of a command; an empty answer ends the requested part."""
         self.send_nowait(protocol.COMMAND_REQUEST, name=request.name, **answer)
 
     def mask(self, secrets: SecretStore) -> None:
-        """Mask secrets in everything that the kernel sends from now on."""
+        """Mask secrets in all later messages of the kernel."""
         self.session.secrets = secrets
 
     def send_nowait(self, msg_type: str, **content: Any) -> None:  # noqa: ANN401
-        """Send a message on the control channel and expect no reply."""
+        """Send a message on the control channel without waiting for a reply; do nothing if the connection is gone."""
         with suppress(KernelConnectionFailed, KeyError):
             self._channels["control"].send(self.session.pack(msg_type, content)[1])
 
     def on_crash_output(self, content: bytes) -> None:
-        """Hand the output that a dead kernel could not send to the executions that had not ended."""
+        """Hand unsent output of a dead kernel to the executions that had not ended."""
         for execution in self._executions.values():
             execution.on_crash_output(content)
 
     def finish(self, end: End) -> None:
-        """End every execution that has not ended, and every wait for a reply."""
+        """End every running execution, and every wait for a reply."""
         self._is_finished = True
         for reply in filter(lambda waiting: not waiting.done(), self._replies.values()):
             reply.set_result(None)
@@ -278,7 +290,7 @@ class KernelClient:
             execution.finish(end)
 
     async def wait_drained(self) -> None:
-        """Wait for a bounded time until the kernel's side has closed every channel and everything it sent is read."""
+        """Wait for a bounded time until the kernel has closed every channel and all its messages are read."""
         with anyio.move_on_after(_DRAIN_SECONDS):
             for channel in self._channels.values():
                 await channel.closed.wait()
@@ -301,6 +313,8 @@ class KernelClient:
         if (answer := self._request_handlers.get(message.msg_type)) is not None:
             answer(message.content, execution if execution is not None and execution.end is None else None)
             return
+        # REPLAY_BEGIN and REPLAY_GAP have our resume request as their parent, repeated messages the cell. Messages of the cell
+        # before REPLAY_BEGIN are dropped, since the replay repeats them.
         if (resumed := self._resumed.get(message.parent_id)) is not None:
             self._on_replay(resumed, message)
             return
@@ -315,7 +329,7 @@ class KernelClient:
             execution.on_output(message.msg_type, message.content, message.dropped_bytes)
 
     def _on_begin(self, execution: Execution | None, msg_id: str) -> None:
-        """Note that a cell begins: one of ours, or one of another client, for which ours wait."""
+        """Note the beginning of a cell of ours, or of another client, for which our cells wait."""
         if execution is not None:
             execution.release(is_running=True)
         elif not msg_id.startswith(self.session.session_id):  # else a request of ours
@@ -327,7 +341,7 @@ class KernelClient:
 
     @property
     def last_visit(self) -> float:
-        """The time, on the monotonic clock, at which a cell of another client last ran: now while it runs."""
+        """The time at which a cell of another client last ran, on the monotonic clock; now while such a cell runs."""
         return self._visited_at if self._visitor is None else time.monotonic()
 
     def take_visits(self) -> int:
@@ -336,7 +350,7 @@ class KernelClient:
         return visits
 
     def _on_idle(self, execution: Execution | None, msg_id: str) -> None:
-        """Note that the kernel has ended a request: that of an execution, a request that is no cell, or another client's."""
+        """Note the end of a request: an execution, another request of ours, or a request of another client."""
         self._quiet.set() if execution is None else execution.on_idle()
         if execution is None and msg_id and not msg_id.startswith(self.session.session_id):
             self.foreign_events += 1
@@ -346,7 +360,7 @@ class KernelClient:
                 each.release()
 
     def _on_input_request(self, content: dict[str, Any], execution: Execution | None) -> None:
-        """Hand an input request to the running execution's callback; without one, answer that there is no answer."""
+        """Hand an input request to the running execution's callback; refuse without a callback."""
         request = InputRequestMessage.of(content)
         if execution is not None and execution.on_input_request is not None:
             execution.on_input_request(request)
@@ -354,7 +368,7 @@ class KernelClient:
             self.answer(request, None, "no client can answer")
 
     def _on_command_request(self, content: dict[str, Any], execution: Execution | None) -> None:
-        """Hand a request of a command to the running execution's callback; without one, end the part that it asks for."""
+        """Hand a request of a command to the running execution's callback; end the requested part without a callback."""
         request = CommandRequestMessage.of(content)
         if execution is not None and execution.on_command_request is not None:
             execution.on_command_request(request)
@@ -362,7 +376,7 @@ class KernelClient:
             self.answer_command(request)
 
     def _on_replay(self, execution: Execution, message: Message) -> None:
-        """Take a report on output that is published again: its beginning with the reply so far, or a gap in it."""
+        """Take a report on a replay: the beginning, with the reply so far, or a gap."""
         if message.msg_type == protocol.REPLAY_GAP:
             execution.on_gap(message.content)
         elif (
@@ -393,19 +407,21 @@ class KernelClient:
             self._take_reply(message)
 
     def _take_reply(self, message: Message) -> bool:
-        """Hand a reply to the request that waits for it; return whether there is one."""
+        """Hand a reply to its waiting request; return whether there is such a request."""
         reply = self._replies.get(message.parent_id)
         if reply is not None and not reply.done():
             reply.set_result(message.content)
         return reply is not None
 
     def _on_lost(self, channel: Channel, _reason: str) -> None:
+        # A dying kernel's sockets close before its exit is reported: the delay lets `died` come first. A channel that is not
+        # registered yet was a failed try to connect.
         if channel in self._channels.values() and not self._is_closing:
             asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self.finish, "disconnected")
 
 
 async def request_once(runtime: RuntimeDirectory, msg_type: str, content: dict[str, Any], *, patience: float) -> dict[str, Any]:
-    """Send one control request to a kernel that another process owns, and return the content of its reply.
+    """Send a control request to a kernel of another process, and return the content of the reply.
 
     The request has a connection and an identity of its own, so that the owner and its cells notice nothing.
 

@@ -1,4 +1,4 @@
-"""One request under way in a kernel: its output, its input requests, its end, and the half of the end that is still missing."""
+"""A request under way in a kernel: output, input requests, and the end, which needs both idle and the reply."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kernelexec.launcher.protocol import CRASH_HALF_BYTES, CRASH_KEY_BYTES, CRAS
 from kernelexec.outputs import Collector
 from kernelexec.text import clean_text
 
-#: How an execution ended: reply and idle came; one of them never did; the kernel died; the kernel hung up.
+#: How an execution ended: with reply and idle; with only one of the two; by the kernel's death; by a closed connection.
 End = Literal["complete", "incomplete", "died", "disconnected"]
 
-#: How long after one half of the end (idle or reply) the other one may take while nothing else comes, in seconds.
+#: How long the second half of the end (idle or reply) may take after the first while nothing else comes, in seconds.
 HALF_END_PATIENCE = 1.0
 
 
@@ -28,16 +28,21 @@ _PROMPT_CHARS = 20_000
 
 
 def is_unread(reply: dict[str, Any]) -> bool:
-    """Return whether a reply came that was too large to be read."""
+    """Return whether a reply arrived but was too large to be read."""
     return reply == _UNREAD
 
 
 class Execution:
-    """One ``execute_request``. A caller may stop waiting for it and wait again: the cell does not notice.
+    """One ``execute_request``. A caller may stop waiting and wait again: the cell does not notice.
 
-    It ends when idle (iopub) AND reply (shell) are there. A cell can forge either; a forged idle alone ends nothing, and
-    if one of them never comes the execution ends as ``incomplete``, which claims nothing about the state. ``heard_at`` returns
-    the time of the newest iopub message by the loop's clock: a flood of messages may delay the idle.
+    The execution ends when both idle (iopub) and reply (shell) are there. A cell can forge either. A forged idle alone ends
+    nothing. If the other half never comes the execution ends as ``incomplete``, which claims nothing about the state.
+
+    Args:
+        msg_id: id of the request.
+        collector: takes output up to the end.
+        late: takes output after the end.
+        heard_at: returns the time of the newest iopub message by the loop's clock; a flood of messages may delay the idle.
     """
 
     def __init__(self, msg_id: str, collector: Collector, late: Collector, heard_at: Callable[[], float]) -> None:
@@ -52,16 +57,16 @@ class Execution:
         """Whether a caller requested the interruption of the cell."""
         self.ended = asyncio.Event()
         self.has_begun = True
-        """Whether the cell may have begun: False once it is certain that its kernel ended before."""
+        """Whether the cell may have begun: False if the kernel certainly ended before."""
         self.output_count = 0
-        """The number of iopub messages with output, also those after the end."""
+        """The number of iopub messages with output, late messages included."""
         self.keeps_late_output = False
         """Whether output after the end belongs to the cell's result, until `settle`."""
         self._left_out_bytes = 0
         self.on_input_request: OnInputRequest | None = None
-        """The function that gets the cell's input requests; without one they are answered with no input."""
+        """Takes the cell's input requests; None refuses them."""
         self.on_command_request: OnCommandRequest | None = None
-        """The function that gets the requests of a command of which the owner has a part."""
+        """Takes the requests of a command with a part at the owner."""
         self._turn = asyncio.Event()
         """Set at the end, at a request to interrupt, and at the end of the time of `wait_for_turn`."""
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +76,7 @@ class Execution:
         self.is_held = False
         """Whether the cell waits in the kernel for a cell of another client."""
         self.is_in_compiled_code = False
-        """Whether the end of a call into compiled code is waited for, after the cell's time."""
+        """Whether the cell's time is over and a call into compiled code has not returned yet."""
         self._is_running = False
         self._idle = False
         self._half_end_time = 0.0
@@ -79,9 +84,9 @@ class Execution:
         self._patience: asyncio.TimerHandle | None = None
 
     async def wait_for_turn(self, seconds: float) -> None:
-        """Wait until the execution has ended or its interruption was requested, for so many seconds of the cell at most.
+        """Wait until the execution has ended or an interrupt was requested, for at most ``seconds`` of the cell's clock.
 
-        The time within ``pause_budget``, or while a cell of another client runs, does not count.
+        The clock stands within ``pause_budget``, and while a cell of another client runs.
         """
         self._remaining_seconds = seconds
         self._start_clock()
@@ -92,7 +97,7 @@ class Execution:
 
     @contextmanager
     def pause_budget(self) -> Iterator[None]:
-        """Stop the cell's clock while it waits for an answer."""
+        """Stop the cell's clock while the cell waits for an answer."""
         self._pause()
         try:
             yield
@@ -100,18 +105,22 @@ class Execution:
             self._go_on()
 
     def hold(self) -> None:
-        """Stop the clock while a cell of another client runs in the kernel, if this one has not begun."""
+        """Stop the clock while a cell of another client runs in the kernel, unless this cell has begun."""
         if not (self.is_held or self._is_running or self.end):
             self.is_held = True
             self._pause()
 
     def release(self, *, is_running: bool = False) -> None:
-        """Start the clock again: that cell has ended, or this one ``is_running``, and no message can stop it any more."""
+        """Start the clock again when the other client's cell has ended, or when this cell ``is_running``.
+
+        No message can stop the clock of a running cell any more.
+        """
         self._is_running |= is_running
         if self.is_held:
             self.is_held = False
             self._go_on()
 
+    # Pauses nest: an input request can be open while a cell of another client runs. The clock runs at zero pauses only.
     def _pause(self) -> None:
         self._pauses += 1
         self._stop_clock()
@@ -132,7 +141,7 @@ class Execution:
 
     @property
     def remark(self) -> str:
-        """What the cell waits for, as far as no output says it."""
+        """A sentence part on the reason why the cell waits, if the output does not show it; else an empty text."""
         if self.is_held:
             return "it waits for a cell of another client of its kernel"
         return "its time is over, and a call into compiled code is waited for" if self.is_in_compiled_code else ""
@@ -145,12 +154,12 @@ class Execution:
         return any(isinstance(item, dict) and item.get("source") == "ask_exit" and not item.get("keepkernel") for item in items)
 
     def ask_interrupt(self) -> None:
-        """Wake the task that watches this execution, so that it interrupts the cell."""
+        """Wake the watching task, which then interrupts the cell."""
         self.is_interrupt_requested = True
         self._turn.set()
 
     def on_output(self, msg_type: str, content: dict[str, Any], dropped_bytes: int) -> None:
-        """Take an iopub message; after the end it counts as late, unless the execution keeps late output."""
+        """Take an iopub message; after the end a message counts as late, unless the execution keeps late output."""
         target = self._collector
         self.output_count += 1
         if dropped_bytes:
@@ -158,8 +167,10 @@ class Execution:
         target.feed(msg_type, content)
 
     def on_crash_output(self, content: bytes) -> None:
-        """Take the output in the launcher's crash file that did not arrive before its process died."""
+        """Take the launcher's crash file, and add output lost with the process."""
         if self.end in (None, "disconnected"):  # a container's death may be reported after the end of its connection
+            # Offsets in the file count the bytes that the cell wrote. Bytes that a takeover left out were written, but
+            # never received here.
             self.has_begun = self.output_count > 0 or self.reply is not None or has_begun(content, self.msg_id)
             own = self._own
             for lost, name, text in undelivered_output(content, self.msg_id, own.received_bytes + self._left_out_bytes):
@@ -169,13 +180,13 @@ class Execution:
                 own.feed("stream", {"name": name, "text": text})
 
     def on_gap(self, content: dict[str, Any]) -> None:
-        """Note output that the launcher could not keep for a new owner."""
+        """Note output lost at a change of owner: too much for the launcher to keep."""
         messages, text_bytes, other_bytes = (_count(content.get(name)) for name in ("messages", "text_bytes", "other_bytes"))
         if text_bytes:
             notice = f"\n[... {text_bytes} bytes of output were not kept when the kernel changed its owner ...]\n"
             self._collector.count_missing(text_bytes, outputs=0)
             self._collector.feed("stream", {"name": "stdout", "text": notice})
-            self._left_out_bytes += text_bytes - len(notice)
+            self._left_out_bytes += text_bytes - len(notice)  # the collector has counted the notice as received text
         if other_bytes:
             self._collector.count_missing(other_bytes, outputs=messages)
 
@@ -185,17 +196,17 @@ class Execution:
         self._half_ended()
 
     def on_unread_reply(self) -> None:
-        """Note that a reply came that could not be read."""
+        """Note the arrival of an unreadable reply."""
         self.on_reply(dict(_UNREAD), {})
 
     def on_reply(self, content: dict[str, Any], metadata: dict[str, Any]) -> None:
-        """Take the shell half of the end; the last reply before it counts: the true one comes after any forged one."""
+        """Take the shell half of the end. The last reply before the end counts: forged replies come before the true one."""
         if self.end is None:
             self.reply, self.reply_metadata = content, metadata
             self._half_ended()
 
     def forget_reply(self) -> None:
-        """Drop the kernel's reply, of any size: the result has what counts of it."""
+        """Drop the kernel's reply, which may be large; the result has the relevant parts."""
         self.reply, self.reply_metadata = {}, {}
 
     def finish(self, end: End) -> None:
@@ -211,18 +222,18 @@ class Execution:
         self._turn.set()
 
     def settle(self) -> None:
-        """Stop keeping late output for the result: it goes to the late collector from now on."""
+        """Stop keeping late output for the result; later output goes to the late collector."""
         self.keeps_late_output = False
         if self.end is not None:
             self._end_half()
 
     def _end_half(self) -> None:
-        """Release the output that came in time, which belongs to the cell's result; later output goes to the late collector."""
+        """Release held-back output into the cell's result, and direct later output to the late collector."""
         if self._collector is self.late:
             return
         self._own.flush(is_last=True)
         self._collector = self.late
-        if self.end != "disconnected":  # else the last words of a dead kernel may still belong to it
+        if self.end != "disconnected":  # else `on_crash_output` may still add text of a dead kernel to the result
             self._own = self.late
 
     def _half_ended(self) -> None:
@@ -233,6 +244,7 @@ class Execution:
             self._be_patient()
 
     def _be_patient(self) -> None:
+        # Runs again as long as messages come: the missing half may be queued behind a flood of output.
         loop = asyncio.get_running_loop()
         left = max(self._half_end_time, self._heard_at()) + HALF_END_PATIENCE - loop.time()
         if left <= 0:
@@ -242,12 +254,13 @@ class Execution:
 
 
 def _count(value: object) -> int:
+    # The kernel chose the number, and Python's integers have no bound.
     return min(value, 2**62) if isinstance(value, int) and value > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class InputRequestMessage:
-    """One input request of a cell, under the name that the kernel chose for it."""
+    """An input request of a cell, under a name chosen by the kernel."""
 
     name: str
     prompt: str
@@ -255,14 +268,14 @@ class InputRequestMessage:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Self:
-        """Read a message within bounds, whatever it holds."""
+        """Read a message of any content, within bounds."""
         name, prompt = (str(content.get(key, "")) for key in ("name", "prompt"))
         return cls(clean_text(name[:NAME_CHARS]), prompt[:_PROMPT_CHARS], content.get("password") is True)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRequestMessage:
-    """One request of a command to its owner, under the name that the kernel chose for it."""
+    """A request of a command to its owner, under a name chosen by the kernel."""
 
     name: str
     action: str
@@ -271,7 +284,7 @@ class CommandRequestMessage:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Self:
-        """Read a message, whatever it holds; the connection bounds its size."""
+        """Read a message of any content; the connection bounds its size."""
         name, action, text = (str(content.get(key, "")) for key in ("name", "action", "content"))
         return cls(clean_text(name[:NAME_CHARS]), action[:NAME_CHARS], text)
 
@@ -287,10 +300,15 @@ def has_begun(content: bytes, msg_id: str) -> bool:
 
 
 def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list[tuple[int, str, str]]:
-    """Return what a cell wrote after ``received_bytes``: the bytes lost before each text, its stream's name, and the text.
+    """Return the text of a cell after its first ``received_bytes``, in pieces: bytes lost before, name of the stream, text.
 
-    ``content`` has the format in ``launcher/protocol``. The kernel may write anything to it: only text comes of it.
+    ``content`` has the format of the crash file in ``launcher/protocol``. The kernel may write anything there, so the
+    content is used as text only.
     """
+    # Two halves, which the launcher fills in turn:
+    #   half:    key (cell's msg_id, padded with NUL) | record | record | ... | NULs
+    #   record:  stderr, length, offset | text
+    # The last record of a half may still be open: its length is CRASH_OPEN_LENGTH, and only NULs follow its text.
     own_key = msg_id.encode()[:CRASH_KEY_BYTES]
     records = sorted(record for key, half in _halves(content) if key == own_key for record in _records(half))
     pieces = []
@@ -304,7 +322,7 @@ def undelivered_output(content: bytes, msg_id: str, received_bytes: int) -> list
 
 
 def _halves(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the whole halves of a file, each with the key of its cell, which is empty if there is none."""
+    """Yield the complete halves of a file, each with the key of its cell; an unused half has an empty key."""
     for start in range(0, len(content) - CRASH_HALF_BYTES + 1, CRASH_HALF_BYTES):
         half = content[start : start + CRASH_HALF_BYTES]
         yield half[:CRASH_KEY_BYTES].rstrip(b"\0"), half

@@ -1,6 +1,6 @@
-"""One kernel process, from its start to the end of its last descendant.
+"""A kernel process, from the start to the end of the last descendant.
 
-The kernel is taken to be hostile: every wait and every growth is bounded, and its statements are checked where they can be.
+The kernel is taken to be hostile: every wait and every growth is bounded, and reports are checked where possible.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from kernelexec.rules.secrets import SecretStore
 
 _IMPORT_MODULE = f"{protocol.NOTHING_SOURCE}\ntry: __import__('importlib').import_module({{!r}})\nexcept BaseException: pass"
-#: Cells after which the first cell of a session copies no more pages of memory, and runs no more unspecialised bytecode.
+#: Number of warm-up cells: after these a session's first cell copies no more memory pages and runs specialised bytecode.
 _WARM_UP_CELLS = 10
-#: How many refusals of programs are reported for a cell.
+#: Number of refused programs reported for a cell.
 _REFUSALS_MAX = 5
 _STACKS_BYTES = 64 * 1024
-#: How long the stacks may take to be written, and how often they are read meanwhile, in seconds: nothing reports their end.
+#: Time limit for the writing of stacks, and the pause between two reads, in seconds: nothing reports the end of the writing.
 _STACKS_SECONDS, _STACKS_PAUSE = 0.2, 0.005
 
 
 class Kernel(KernelProcess):
-    """One kernel process. ``start`` or ``take_over`` begins its life and ``stop`` ends it; ``submit`` sends it cells."""
+    """A kernel process: begins with ``start`` or ``take_over``, runs cells of ``submit``, and ends with ``stop``."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Kernel(KernelProcess):
         self.displays = Displays()
         self.widgets = WidgetStates()
         self.next_cell = 1
-        """The execution count of the next cell, as the kernel has reported it."""
+        """The execution count of the next cell, as reported by the kernel."""
         self.obstacles: object = None
-        """What prevents a checkpoint after the last cell, as the kernel has reported it: see ``read_obstacles``."""
+        """The kernel's report of obstacles to a checkpoint after the last cell: see ``read_obstacles``."""
         self.interrupter = Interrupter(self)
         self._commands = CommandRules.from_config(config)
         self._refusals: list[str] = []
@@ -83,17 +83,17 @@ class Kernel(KernelProcess):
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether the state of the process is unknown at the moment, since the container engine does not answer."""
+        """Whether the state of the process is unknown because the container engine does not answer at the moment."""
         return self.provisioner is not None and self.provisioner.is_unreachable
 
     @property
     def confinement(self) -> ConfinementReport:
-        """The confinement that the launcher reported before any cell ran."""
+        """The confinement reported by the launcher before any cell ran."""
         return ConfinementReport.of(self.launcher_info)
 
     @property
     def connection_file(self) -> Path:
-        """The file by which any Jupyter client can attach while the process lives."""
+        """The connection file, for any Jupyter client while the process lives."""
         return self.runtime.connection_file
 
     async def start(self, tasks: TaskGroup) -> None:
@@ -115,11 +115,19 @@ class Kernel(KernelProcess):
         msg_id: str | None = None,
         asks: bool = False,
     ) -> Execution:
-        """Send a cell under a new ``msg_id``; a cell that is not ``counted`` takes no execution count and no history.
+        """Send a cell.
 
-        With ``overruled`` the command rules hold for no program that is started before the next cell. `input()` needs ``asks``:
-        the execution's ``on_input_request`` gets the request, and ``client.answer`` answers it. A kernel without our launcher
-        cannot ask. If the kernel is gone, nothing is sent, and the execution ends with the connection.
+        If the kernel is gone, nothing is sent, and the execution ends with the connection.
+
+        Args:
+            code: source of the cell.
+            collector: takes output up to the end of the cell.
+            late: takes output after the end of the cell.
+            counted: whether the cell takes an execution count and stands in the history.
+            overruled: whether all programs are allowed, against the command rules, until the next cell.
+            msg_id: id of the request; None for a new id.
+            asks: whether `input()` works: ``on_input_request`` of the execution gets the request, and ``client.answer``
+                answers. Without effect in a kernel without our launcher.
         """
         self.usage.begin_cell()
         self._allows_all = overruled
@@ -132,31 +140,32 @@ class Kernel(KernelProcess):
         """Start a command of a session as another user than the kernel's.
 
         Raises:
-            EngineFailed: the container engine does not start it.
+            ContainerGone: the kernel has no provisioner any more; nothing ran.
+            EngineFailed: the container engine does not start the command.
         """
         if self.provisioner is None:
             raise ContainerGone("The container is gone.")
         return await self.provisioner.start_command(command)
 
     def confirms_state(self, execution: Execution) -> bool:
-        """Return whether the reply carries the token of this process's launcher, so that the state is certainly kept."""
+        """Return whether the reply carries the token of this process's launcher, which proves that the state is kept."""
         info = execution.reply_metadata.get(protocol.METADATA_KEY)
         return self.alive and isinstance(info, dict) and info.get("token") == self.token
 
     def mask(self, secrets: SecretStore) -> None:
-        """Mask secrets in everything that an idle kernel sends, before it gets them."""
+        """Mask secrets in all messages of an idle kernel, before the kernel gets the secrets."""
         self.secrets = secrets
         self.client.mask(secrets)
 
     async def rename(self, session: str, workspace: str) -> None:
-        """Name the container of an idle kernel after the session that takes it."""
+        """Name the container of an idle kernel after the kernel's new session."""
         if self.provisioner is not None:
             await self.provisioner.rename(session, workspace)
             self.container = self.provisioner.container_info
             await self._starter.write_handover()
 
     async def warm_up(self, cwd: str, modules: Iterable[str], *, patience: float) -> None:
-        """Run cells without a trace, so that the first cells of a session find code and ``modules`` in memory.
+        """Run cells without a trace: the first cells of a session then find code and ``modules`` in memory.
 
         Each request may take ``patience`` seconds.
         """
@@ -166,13 +175,14 @@ class Kernel(KernelProcess):
             await self.client.request("shell", "execute_request", content, patience=patience)
 
     def take_refusals(self) -> list[str]:
-        """Return the programs that were refused to user code since the last call, in sentences."""
+        """Return sentences on programs refused to user code since the last call."""
         refusals, self._refusals = self._refusals, []
         return refusals
 
     def _on_metadata(self, metadata: dict[str, Any]) -> None:
-        """Follow the launcher's reports of the user's variables, of memory, and of programs that user code starts."""
+        """Take the launcher's reports of the user's variables, of memory, and of programs started by user code."""
         info = metadata.get(protocol.METADATA_KEY)
+        # Only this process's launcher has the token, but a cell can read it there: so all values are checked.
         if isinstance(info, dict) and info.get("token") == self.token:
             self.usage.update(info.get("memory"))
             if isinstance(report := info.get("obstacles"), dict):
@@ -188,7 +198,7 @@ class Kernel(KernelProcess):
                 self.remark = programs_note(info["programs"])
 
     def _judge(self, program: object) -> None:
-        """Answer whether user code may start a program, by the command rules."""
+        """Decide by the command rules whether user code may start a program, and send the answer."""
         if not isinstance(program, dict):
             return
         text, words, name = program.get("text"), program.get("words"), program.get("name")
@@ -200,6 +210,7 @@ class Kernel(KernelProcess):
         elif isinstance(words, list):
             refusal = self._commands.check_words([word for word in words if isinstance(word, str)])
         reason = None if refusal is None else str(refusal)
+        # The launcher holds the program until the verdict, under the name in its question.
         if isinstance(name, str):
             self.client.send_nowait(protocol.VERDICT_REQUEST, name=clean_text(name[:NAME_CHARS]), refused=reason)
         if reason is not None and len(self._refusals) < _REFUSALS_MAX:
@@ -207,23 +218,23 @@ class Kernel(KernelProcess):
 
 
 class Interrupter:
-    """The means that end a running cell; `session/kernels/escalation` decides their order."""
+    """The means to end a running cell; `session/kernels/escalation` decides their order."""
 
     def __init__(self, process: KernelProcess) -> None:
         self._process = process
 
     @property
     def available_steps(self) -> tuple[InterruptStep, ...]:
-        """The steps that can end a cell of this kernel and keep the state, gentlest first."""
+        """The steps that may end a cell of this kernel without loss of state, gentlest first."""
         installed = self._process.installed
         if installed is None:
             return "interrupt", "signal", "cancel", "command"
         return ("interrupt",) if installed.interrupt_mode == "message" else ("signal",)
 
     async def request_interrupt(self, msg_id: str, patience: float) -> bool:
-        """Send an `interrupt_request`; return whether the kernel replied to it within ``patience`` seconds.
+        """Send an `interrupt_request`; return whether the kernel replied within ``patience`` seconds.
 
-        The launcher may read it only after the cell has ended, and interrupts no other one then.
+        The launcher may read the request only after the end of the cell, and does not interrupt another cell then.
         """
         content = {"msg_id": msg_id} if self._process.installed is None else {}
         return await self._request("interrupt_request", content, patience) is not None
@@ -231,8 +242,8 @@ class Interrupter:
     async def request_cancel(self, msg_id: str, patience: float) -> bool:
         """Ask the launcher to cancel a top-level await, even if the cell has handled the interrupt signal.
 
-        Return whether the main thread has run Python code since the interrupt: it did not while it is in compiled code, nor, as
-        far as is known, while no other thread can answer.
+        Return whether the main thread has run Python code since the interrupt. The result is False during a call into compiled
+        code, and without a reply: compiled code may keep all threads from answering.
         """
         if not self._process.has_client:
             return True
@@ -240,7 +251,7 @@ class Interrupter:
         return reply is not None and reply.get("is_back") is not False
 
     async def request_skip(self, msg_id: str, patience: float) -> bool:
-        """Ask the launcher not to run a cell that waits for one of another client; return whether it will not run."""
+        """Ask the launcher to skip a cell that waits for another client's cell; return whether the cell is skipped."""
         if "cancel" not in self.available_steps:
             return False
         reply = await self._request(protocol.SKIP_REQUEST, {"msg_id": msg_id}, patience)
@@ -254,7 +265,7 @@ class Interrupter:
                 await process.provisioner.send_signal(signum)
 
     async def kill_processes(self, msg_id: str, patience: float) -> None:
-        """Have the launcher kill the processes that a cell has started, unless the next one has begun when it reads this."""
+        """Have the launcher kill the processes of a cell, unless the next cell has begun when the launcher reads this."""
         if "command" in self.available_steps:
             await self._request(protocol.KILL_REQUEST, {"msg_id": msg_id}, patience)
 
@@ -265,9 +276,9 @@ class Interrupter:
         return await self._process.client.request("control", msg_type, content, patience=patience)
 
     async def request_stacks(self) -> None:
-        """Have every thread's stack written, if the launcher listens for the signal (it would kill any other process).
+        """Have every thread's stack written, if the launcher handles the signal, which would kill any other process.
 
-        Wait until they are complete: a thread that runs on while its stack is read can crash the process.
+        Wait until the stacks are complete: the process can crash if a thread runs on while its stack is read.
         """
         runtime = self._process.runtime
         if runtime.is_relayed or (runtime.path / "stacks").exists():
@@ -275,12 +286,13 @@ class Interrupter:
             await self.signal(STACKS_SIGNAL)
             with anyio.move_on_after(_STACKS_SECONDS):
                 stacks = before
+                # Complete: the text differs from the one before the signal, and two reads in a row are equal.
                 while stacks == before or stacks != last:
                     await anyio.sleep(_STACKS_PAUSE)
                     last, stacks = stacks, await self.read_stacks()
 
     async def read_stacks(self) -> str:
-        """Return the stacks that the launcher has written: to a file, or to stderr where it sees no file of ours."""
+        """Return the stacks from the launcher's file, or from stderr where the launcher sees no file of ours."""
         runtime = self._process.runtime
         if runtime.is_relayed:
             return await self._process.read_stderr()

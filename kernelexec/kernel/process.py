@@ -1,4 +1,4 @@
-"""The process of one kernel, from its launch to the end of its last descendant: connection, children, death and reuse."""
+"""A kernel's process from the launch to the end of the last descendant: connection, children, death and reuse."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from kernelexec.provisioning.runtime.unix_sockets import CheckpointSocket, list_
 from kernelexec.results import Cause
 
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
-#: How long all checkpoints of a kernel may take to answer, in seconds: code of the user may stand in their place.
+#: How long all checkpoints of a kernel may take to answer, in seconds: user code may serve their sockets instead.
 _CHECKPOINTS_SECONDS = 5.0
-#: How long the report of a death may follow the death, in seconds: a fork server that imports a library needs ten at most.
+#: How long the report of a death may take, in seconds: a fork server needs up to ten while it imports a library.
 _REPORT_SECONDS = 12.0
 _CRASH_OUTPUT_BYTES, _STDERR_BYTES = 2 * 1024 * 1024, 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The cause of a process's end, and its exit code as a shell reports it (128 + n for signal n)."""
+    """The cause of a process's end, and the exit code of a shell (128 + n for signal n)."""
 
     cause: Cause
     exit_code: int
@@ -53,31 +53,32 @@ class Death:
 
 
 class StartupChildren:
-    """The children that a guarded kernel had started before it served, such as the shell of a kernel for bash.
+    """The children of a guarded kernel from before it served, such as the shell of a kernel for bash.
 
-    ``guard`` is the process id of its guard; None where its processes cannot be seen.
+    ``guard`` is the process id of the guard; None where the kernel's processes are not visible.
     """
 
     def __init__(self, guard: int | None) -> None:
         self._guard = guard
+        # By process id: ids are reused, so only the id with its time of start names a process.
         self._born: dict[int, int] = {}
 
     @classmethod
     async def of(cls, guard: int | None) -> Self:
-        """Return the children that live now."""
+        """Return the living children."""
         children = cls(guard)
         await children.refresh()
         return children
 
     async def refresh(self) -> None:
-        """Note the children that live now, with the times of their starts."""
+        """Note the living children with their times of start."""
         if self._guard is not None:
             self._born = await anyio.to_thread.run_sync(find_guarded_children, self._guard)
 
     async def explain_unknown_state(self) -> str:
-        """Return a sentence on why a kernel that answers may have lost its state; an empty one if all children live.
+        """Return a sentence on why an answering kernel may have lost its state; empty if all children live.
 
-        When a child has ended, the next call looks at the children that live now.
+        After the end of a child, the next call compares with the children that are alive now.
         """
         if self._guard is None:
             return "The kernel answers; the programs that it runs cannot be seen from here."
@@ -89,7 +90,7 @@ class StartupChildren:
 
 @dataclass(frozen=True, slots=True)
 class ReusableKernelHost:
-    """A provisioner whose container can run the next kernel, and the private directory that is mounted there."""
+    """A provisioner with a container for the next kernel, and the private directory mounted there."""
 
     provisioner: KernelexecProvisioner
     runtime: RuntimeDirectory
@@ -105,7 +106,7 @@ class ReusableKernelHost:
 
 
 class ReuseSlot:
-    """The reusable container that is kept for the next kernel until the session closes."""
+    """The reusable container for the next kernel, kept until the session closes."""
 
     def __init__(self) -> None:
         self._host: ReusableKernelHost | None = None
@@ -113,39 +114,39 @@ class ReuseSlot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the next kernel needs a new container, if it needs one."""
+        """Whether the slot has no container for the next kernel."""
         return self._host is None
 
     def take(self) -> ReusableKernelHost | None:
-        """Give the container to the next kernel; None if there is none."""
+        """Give away the container; return None if the slot is empty."""
         host, self._host = self._host, None
         return host
 
     async def put(self, host: ReusableKernelHost | None) -> None:
-        """Replace the container; remove it at once if the slot is closed."""
+        """Replace the container; remove the new container at once if the slot is closed."""
         await self.drop()
         self._host = host
-        if self._closed:
+        if self._closed:  # also if it was closed during the drop
             await self.drop()
 
     async def close(self) -> None:
-        """Remove the container, and each one that is put later."""
+        """Remove the container now, and every later container on arrival."""
         self._closed = True
         await self.drop()
 
     async def drop(self) -> None:
-        """Remove the container now: the next kernel may come late."""
+        """Remove the container now, since the next kernel may come late."""
         if (host := self.take()) is not None:
             await host.remove()
 
 
 class KernelProcess:
-    """One process from before its launch until after its death; ``KernelStarter`` starts it."""
+    """A process from before the launch until after the death; see ``KernelStarter`` for the start."""
 
     checkpoints_max, checkpoints_bytes = 10, 1024 * 1024 * 1024
-    """The limits of its checkpoints: their number, and the memory that they take together, in pages that they share with no
-    other process. Those that were made after cells are dropped first, but for the newest, then the oldest; the newest one
-    counts no more in the number if the others are by request."""
+    """The limits of the checkpoints: their number, and their total memory in bytes, in pages shared with no other process.
+    Automatic checkpoints (made after cells) are dropped first, except the newest, then the oldest. The newest automatic
+    checkpoint does not count in the number if all others were requested."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class KernelProcess:
         """The kernelspec of a kernel without our launcher; None for our own."""
         self.secrets = backend.secrets
         self.token = secrets.token_hex(8)
-        """Random name of the process, which only its launcher can repeat."""
+        """Random secret of the process; only its launcher can repeat it."""
         self.variable_names = VariableNames()
         self.usage = Usage(lambda: self.provisioner)
         self.transport: Transport = "ipc"
@@ -178,17 +179,17 @@ class KernelProcess:
         """How the process ended; None while it lives."""
         self.died = asyncio.Event()
         self.on_death: Callable[[Death], None] | None = None
-        """The function that is called once when the process has ended."""
+        """Called once after the end of the process."""
         self.remark: str | None = None
         """A note for the kernel's next result."""
         self.is_stopping = False
-        """Whether an end was requested, so that nothing is started any more."""
+        """Whether an end was requested; nothing is started any more."""
         self.checkpoint: CheckpointSocket | None = None
-        """The checkpoint of which this process is forked; None for a new one."""
+        """The checkpoint from which this process is forked; None for a new process."""
         self.reseeds = False
-        """Whether random numbers of a process that is forked of a checkpoint differ from those of other copies."""
+        """Whether a process forked from a checkpoint has other random numbers than other copies."""
         self.other_checkpoints: Sequence[CheckpointSocket] = ()
-        """Checkpoints that stay, with what keeps them, if this copy of another one does not start."""
+        """Checkpoints that stay, with their container, if this copy of another checkpoint does not start."""
         self.earlier_checkpoints: Sequence[CheckpointSocket] = ()
         """The checkpoints of the session's earlier kernels."""
         self.newest_before = 0
@@ -196,10 +197,10 @@ class KernelProcess:
         self._checkpoints: list[CheckpointSocket] = []
         """The checkpoints that outlive this process."""
         self._host = host
-        """The container of the kernel before, until this one starts; then that of this one, once it has ended."""
+        """The previous kernel's container until this kernel starts; this kernel's own container after its end."""
         self._killing = anyio.Lock()
         self._is_over = False
-        """Whether everything has ended that another kernel may not have by now."""
+        """Whether the end is complete: nothing of this kernel is left in the way of the next."""
         self._is_last = False
         """Whether no other kernel follows."""
 
@@ -210,7 +211,7 @@ class KernelProcess:
 
     @property
     def client(self) -> KernelClient:
-        """The connection to the kernel; ``KernelConnectionFailed`` is raised before its start."""
+        """The connection to the kernel; raises ``KernelConnectionFailed`` before the kernel's start."""
         if self._client is None:
             raise KernelConnectionFailed("the kernel has no connection yet")
         return self._client
@@ -221,7 +222,7 @@ class KernelProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives and its channels are connected."""
+        """Whether the process lives and all channels are connected."""
         return self.has_client and self.death is None and not self.client.is_disconnected
 
     @property
@@ -231,27 +232,27 @@ class KernelProcess:
 
     @property
     def has_ready_pipe(self) -> bool:
-        """Whether the process is our launcher with pipes to its owner, by which it reports that it is ready."""
+        """Whether the process is our launcher, which reports over a pipe when it is ready."""
         return self.installed is None
 
     @property
     def makes_checkpoints(self) -> bool:
-        """Whether copies of the process can outlive it and become kernels."""
+        """Whether copies of the process can live on and become kernels."""
         return self.has_place_for_checkpoints and self.config.checkpoints != "off"
 
     @property
     def has_place_for_checkpoints(self) -> bool:
-        """Whether the kernel and its place allow them."""
+        """Whether the kernel and its place allow checkpoints."""
         return self.has_ready_pipe and not self.runtime.is_relayed and self.backend.keeps_checkpoints
 
     @property
     def can_go_back(self) -> bool:
-        """Whether copies of the running process can take its place: not if another process started its container."""
+        """Whether copies can take the place of the running process: not if another process started the container."""
         return self.provisioner is None or self.provisioner.can_go_back
 
     @property
     def mark(self) -> str:
-        """The mark of its processes; empty without a process."""
+        """The mark of the kernel's processes; empty without a process."""
         return "" if self.provisioner is None else self.provisioner.mark
 
     @property
@@ -261,12 +262,16 @@ class KernelProcess:
 
     @property
     def adoption_seconds(self) -> float:
-        """How long the process waits for a new owner after its owner has died; 0 for one without our launcher."""
+        """How long the process waits for a new owner after its owner's death, in seconds; 0 without our launcher."""
         return self.backend.adoption_seconds if self.has_ready_pipe and not self.runtime.is_of_branch else 0.0
 
     async def record_exit(self, provisioner: KernelexecProvisioner, *, is_killed: bool = False) -> None:
-        """Wait for the end of the process, read the rest of its messages, and record its death: a task from the launch on."""
+        """Wait for the end of the process, read remaining messages, and record the death.
+
+        A task from the launch on.
+        """
         status = await provisioner.wait()
+        # Before the death ends the executions: messages in the sockets' buffers outlive their sender.
         if self.has_client:
             await self.client.wait_drained()
         if status == UNKNOWN_STATUS:
@@ -274,13 +279,13 @@ class KernelProcess:
         self.set_death(Death.of(status, out_of_memory=not is_killed and provisioner.is_oom_killed))
 
     async def wait_exit(self, patience: float) -> bool:
-        """Return whether the process ends within ``patience`` seconds, after it was asked to."""
+        """Return whether the process, asked to exit, ends within ``patience`` seconds."""
         with anyio.move_on_after(patience):
             await self.died.wait()
         return self.death is not None
 
     async def wait_report(self) -> bool:
-        """Return whether a process that has ended is reported as dead, within a bounded time: the report may come late."""
+        """Return whether the process is reported dead. After its end, wait for the report within a bounded time."""
         with anyio.move_on_after(_REPORT_SECONDS):
             if self.death is None and self.provisioner is not None and await self.provisioner.poll() is not None:
                 await self.died.wait()
@@ -288,11 +293,12 @@ class KernelProcess:
 
     def set_death(self, death: Death) -> None:
         """Record the death, once: end all executions and call ``on_death``."""
-        if self.death is not None:
+        if self.death is not None:  # a kill and the task of `record_exit` may both come here; the first report counts
             return
         self.death = death
         self.died.set()
         if self.has_client:
+            # The crash text must arrive before the end: executions take none afterwards.
             self.client.on_crash_output(self.runtime.read_file("words", _CRASH_OUTPUT_BYTES))
             self.client.finish("died")
         if self.on_death is not None:
@@ -310,19 +316,23 @@ class KernelProcess:
         return text if self.secrets is None else self.secrets.masker.mask_text(text)
 
     def take_host(self) -> ReusableKernelHost | None:
-        """Give away the container that can be used again; None if there is none, or it was taken."""
+        """Give away the reusable container; return None without a container, or if it was taken."""
         host, self._host = self._host, None
         return host
 
     async def keep_checkpoints(self) -> list[CheckpointSocket]:
-        """Let the kernel's checkpoints outlive it, whose private directory then stays; return them, the newest first."""
+        """Let the checkpoints and the private directory outlive the kernel; return the checkpoints, newest first."""
         self._checkpoints = self._checkpoints or await self.find_checkpoints()
         if self.provisioner is not None:
             self.provisioner.spared = tuple(self._checkpoints)
         return self._checkpoints
 
     async def find_checkpoints(self, only: int | None = None) -> list[CheckpointSocket]:
-        """Return connections to the kernel's checkpoints, or the ``only`` one, the newest first, which the caller closes."""
+        """Return connections to the kernel's checkpoints, newest first; the caller closes them.
+
+        Args:
+            only: number of the only checkpoint to return; None returns all.
+        """
         sockets: list[CheckpointSocket] = []
         numbers = list_checkpoints(self.runtime.path) if self.has_ready_pipe and self.can_go_back else []
         if only is not None:
@@ -339,7 +349,7 @@ class KernelProcess:
         return sockets
 
     def make_branch(self, mark: str) -> ReusableKernelHost:
-        """Create the private directory of a branch with that mark, and the provisioner of its kernels.
+        """Create the private directory of a branch with this mark, and the provisioner of the branch's kernels.
 
         Raises:
             KernelConnectionFailed: there is no process.
@@ -355,7 +365,7 @@ class KernelProcess:
             raise
 
     def leave_checkpoints(self) -> None:
-        """Close the connections to the checkpoints, which another kernel has taken over, or the end of this one ends."""
+        """Close the connections to the checkpoints. Another kernel has taken them over, or they end with this kernel."""
         checkpoints, self._checkpoints = self._checkpoints, []
         for checkpoint in checkpoints:
             checkpoint.close()
@@ -363,9 +373,12 @@ class KernelProcess:
             self.provisioner.spared = ()
 
     async def kill(self) -> None:
-        """Kill the process and all its descendants, and wait for their end; ``take_host`` has the container, if it goes on."""
+        """Kill the process and all its descendants, and wait for their end.
+
+        Afterwards ``take_host`` returns the container if another kernel can use it.
+        """
         self.is_stopping = True
-        await await_to_end(self._kill_once())
+        await await_to_end(self._kill_once())  # a cancelled caller must leave no half-killed process behind
 
     async def _kill_once(self) -> None:
         async with self._killing:
@@ -384,11 +397,12 @@ class KernelProcess:
             await provisioner.cleanup(restart=restart)
             if self._checkpoints or provisioner.is_reusable:
                 self._host = ReusableKernelHost(provisioner, self.runtime)
-            elif restart and self._is_last:  # meanwhile
+            elif restart and self._is_last:  # `stop` was called during the awaits above: now nothing may stay
                 provisioner.spared = ()
                 await provisioner.cleanup()
         numbers = {checkpoint.number for checkpoint in self._checkpoints}
         clear = partial(self.runtime.clear_for_checkpoint, numbers) if numbers else self.runtime.clear
+        # A directory that cannot be cleared may hold sockets of the old kernel: the next one gets a new container instead.
         if self._host is not None and not await anyio.to_thread.run_sync(clear):
             await self._host.provisioner.cleanup()
             self._host = None
@@ -399,7 +413,7 @@ class KernelProcess:
         self._is_over = True
 
     async def give_up(self) -> None:
-        """End a process that has not started, and what was there for it, unless the other checkpoints need that."""
+        """End a process whose start failed; remove container and directory unless other checkpoints need them."""
         if self._is_last or not self.other_checkpoints:
             await self.stop(0.0)
             return
@@ -411,14 +425,14 @@ class KernelProcess:
         await self.kill()
 
     async def stop(self, patience: float) -> bool:
-        """End the kernel for good: by request within ``patience`` seconds, then by kill; remove its container too.
+        """End the kernel for good: by request within ``patience`` seconds, then by kill. Remove the container too.
 
-        Return whether the kill was needed, though it was asked.
+        Return whether the request was not enough.
         """
         return await await_to_end(self._stop(patience))
 
     async def ask_exit(self, patience: float) -> bool:
-        """Have an idle kernel exit with its exit handlers; return whether it did within ``patience`` seconds."""
+        """Ask an idle kernel to exit, exit handlers included; return whether the kernel ends within ``patience`` seconds."""
         if self.alive and patience:
             self.client.send_nowait("shutdown_request", restart=False)
             await self.wait_exit(patience)

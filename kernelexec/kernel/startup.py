@@ -1,4 +1,4 @@
-"""The start of a kernel: a process is launched, or one is taken over whose owner has died."""
+"""The start of a kernel: the launch of a process, or the takeover of a process whose owner has died."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kernelexec.provisioning.launch.kernelspec import KernelReadyTimeout, descri
 from kernelexec.provisioning.runtime.unix_sockets import list_checkpoints
 from kernelexec.workspace.directory import explain_unusable_workspace
 
-#: Text of the newest cell that the launcher keeps for a new owner, in ``stream_bytes``: one for stdout and one for stderr.
+#: Text of the newest cell kept by the launcher for a new owner, in ``stream_bytes``: for stdout and for stderr.
 _KEPT_STREAMS = 2
-#: The largest message that is read, in bytes. Larger ones are counted and dropped on arrival.
+#: The largest readable message, in bytes. Larger messages are counted and dropped on arrival.
 _MESSAGE_BYTES = 64 * 1024 * 1024
-#: The most seconds in which a copy of a checkpoint serves: it has nothing to import.
+#: Time limit for the start of a copy of a checkpoint, in seconds: a copy has nothing to import.
 _COPY_SECONDS = 10.0
 _STOPPED = "The kernel was stopped before it started."
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class KernelStarter:
-    """The start of a kernel's process, until it serves and is connected; if any part fails, the process is ended."""
+    """The start of a kernel's process until the connection is ready; a failure of any step ends the process."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class KernelStarter:
         self._budget = process.config.budgets.start
 
     async def start(self, tasks: TaskGroup) -> None:
-        """Launch the process, wait until it reports that it serves, and connect.
+        """Launch the process, wait for the report of readiness, and connect.
 
         Raises:
-            KernelStartFailed: it died, or did not serve in time; with the end of its stderr.
+            KernelStartFailed: the process died, or did not serve in time; with the end of stderr.
             InvalidConfig: a secret is not available; nothing was started.
         """
         process, installed = self._process, self._process.installed
@@ -65,6 +65,7 @@ class KernelStarter:
             self._budget = min(self._budget, _COPY_SECONDS)
 
         async def begin() -> None:
+            # First of all, so that a missing secret starts nothing.
             secrets = await process.secrets.read() if process.secrets is not None else {}
             process.transport = process.backend.transport_for(installed)
             name = installed.name if installed else "kernelexec"
@@ -73,6 +74,7 @@ class KernelStarter:
             except OSError as exc:
                 message = f"The kernel's private directory {process.runtime.path} cannot be made: {exc}."
                 raise KernelStartFailed(message) from exc
+            # A kernel without our launcher has no control request for secrets: its environment must have them at its start.
             with process.runtime.secret_pipe(secrets if installed else {}, process.backend.user) as pipe:
                 await self._launch(tasks, pipe)
                 process.launcher_info = await self._wait_or_death(process.runtime.wait_ready)
@@ -90,10 +92,10 @@ class KernelStarter:
         await self._within_budget(begin)
 
     async def take_over(self, tasks: TaskGroup, handover: Handover) -> None:
-        """Become the owner of a process that outlived its owner; the caller holds the lock of its directory's root.
+        """Become the owner of a process whose owner has died; the caller holds the lock of the root of its directory.
 
         Raises:
-            KernelStartFailed: it is gone, or does not answer in time; then it is ended.
+            KernelStartFailed: the process is gone, or does not answer in time; the process is ended then.
         """
         process = self._process
         process.token, process.launcher_info = handover.token, dict(handover.about)
@@ -112,7 +114,7 @@ class KernelStarter:
         await self._within_budget(begin)
 
     async def write_handover(self) -> None:
-        """Write the file by which a new owner finds the process, if it waits for one."""
+        """Write the file by which a new owner finds the process, if the process waits for a new owner."""
         process = self._process
         if not process.adoption_seconds or process.provisioner is None:
             return
@@ -139,7 +141,7 @@ class KernelStarter:
         except KernelStartFailed:
             await self._process.give_up()
             raise
-        except BaseException:
+        except BaseException:  # cancellation, or a secret that is missing: nothing is kept for another try
             await self._process.stop(0.0)
             raise
 
@@ -162,7 +164,7 @@ class KernelStarter:
         kwargs = await provisioner.pre_launch(env=env, cwd=bootstrap.cwd)
         with process.runtime.create_stderr() as stderr:
             try:
-                process.provisioner = provisioner
+                process.provisioner = provisioner  # before the launch, so that a stop meanwhile can end the process
                 kwargs |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
                 await provisioner.launch_kernel(kwargs.pop("cmd"), **kwargs)
             except OSError as exc:
@@ -173,12 +175,13 @@ class KernelStarter:
         process.container = provisioner.container_info
         tasks.start_soon(process.record_exit, provisioner)
 
+    # Before the launch `KernelProcess.stop` finds no process to end, so the start itself must look whether it was stopped.
     def _check_wanted(self) -> None:
         if self._process.is_stopping:
             raise KernelStartFailed(_STOPPED)
 
     async def _provisioner_for(self, spec: KernelSpec) -> KernelexecProvisioner:
-        """Return the provisioner of the kernel before, if its container can run this one, or a new one."""
+        """Return the previous kernel's provisioner if its container can run this kernel, else a new provisioner."""
         host = self._process.take_host()
         if host is not None:
             host.provisioner.checkpoint, host.provisioner.spared = self._process.checkpoint, ()
@@ -225,7 +228,7 @@ class KernelStarter:
         }
 
     async def _attach(self, tasks: TaskGroup, handover: Handover) -> None:
-        """Have a provisioner manage a process that another one started."""
+        """Have a new provisioner manage a process started by another provisioner."""
         process = self._process
         provisioner = create_provisioner(process.token, process.backend.build_spec(process.runtime, process.token, None))
         async with AsyncExitStack() as cleanup:
@@ -262,7 +265,11 @@ class KernelStarter:
         return client
 
     async def _read_names(self, client: KernelClient) -> None:
-        """Have the launcher prove that it is the one that was started, and read the names of the user's variables."""
+        """Check the launcher's token, and read the names of the user's variables.
+
+        Raises:
+            KernelConnectionFailed: no answer carries the token of this process.
+        """
         reply = await client.request("control", protocol.RESUME_REQUEST, {"msg_id": None}, patience=self._budget)
         info = (reply or {}).get(protocol.METADATA_KEY)
         if not isinstance(info, dict) or info.get("token") != self._process.token:
@@ -271,7 +278,12 @@ class KernelStarter:
         self._on_metadata({protocol.METADATA_KEY: {"token": self._process.token, "next_cell": info.get("next_cell")}})
 
     async def _wait_or_death(self, wait: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a wait, which the death of the process ends: a dead kernel never answers."""
+        """Return the result of a wait. The death of the process ends the wait: a dead kernel never answers.
+
+        Raises:
+            KernelStartFailed: the process has ended.
+            KernelConnectionFailed: from the wait itself.
+        """
         process, outcome = self._process, list[T | KernelConnectionFailed]()
         async with anyio.create_task_group() as race:
 
@@ -282,9 +294,10 @@ class KernelStarter:
             race.start_soon(cancel_at_death)
             try:
                 outcome.append(await wait())
-            except KernelConnectionFailed as exc:
+            except KernelConnectionFailed as exc:  # raised below, outside of the task group, which would wrap it in a group
                 outcome.append(exc)
             race.cancel_scope.cancel()
+        # A failed connection is often the consequence of a death, which is the better report.
         if process.death is not None:
             how = f"{process.death.cause}, exit code {process.death.exit_code}"
             raise KernelStartFailed(f"{process.label} ended while it started ({how}).{await self._describe_stderr()}")

@@ -1,4 +1,4 @@
-"""The outputs of one cell, folded from the messages of its request within fixed limits. No await, socket, clock or logger."""
+"""The outputs of a cell, folded from the messages of a request within fixed limits. No await, socket, clock or logger."""
 
 from __future__ import annotations
 

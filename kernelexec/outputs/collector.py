@@ -1,7 +1,7 @@
-"""The collector that folds the messages of one request, or a stored result, into outputs.
+"""The collector, which folds the messages of a request, or a stored result, into outputs.
 
-The semantics are those of the Jupyter messaging specification as nbclient applies them: streams of one name are joined, an
-update changes every display of its id and adds none, ``clear_output(wait)`` waits for the next output.
+The semantics follow the Jupyter messaging specification as applied by nbclient. Streams of the same name are joined. An update
+changes every display of an id and adds none. ``clear_output(wait)`` waits for the next output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kernelexec.text import RUN_BYTES, TextBudget, TextRun, add_piece, clean, cu
 
 #: The size of the window of newest output for readers of a running cell, in multiples of ``stream_bytes``.
 _WINDOW_BUDGETS = 4
-#: Messages that an output widget captures, and the widgets of one cell that are kept apart.
+#: Messages captured by an output widget, and the limit of output widgets kept apart in a cell.
 _CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
 _CAPTURES_MAX = 64
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -43,16 +43,16 @@ _PIECE_BYTES = 256
 
 
 class Spill(Protocol):
-    """A store for stream text that does not fit into the result."""
+    """A store for stream text too large for the result."""
 
     def write(self, text: str) -> None:
         """Store the next piece."""
 
 
 class Collector:
-    """Collector of the outputs of one request.
+    """Collector of the outputs of a request.
 
-    ``displays`` and ``widgets`` are the kernel's, so that updates reach those of earlier cells.
+    ``displays`` and ``widgets`` belong to the kernel, so that updates reach displays and widgets of earlier cells.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class Collector:
         self.dropped_bytes = 0
         self.dropped_displays = 0
         self.unread_outputs = 0
-        """The number of outputs of which nothing is kept, not even for records."""
+        """The number of outputs lost completely, even for records."""
         self.stream_bytes = 0
         self.spilled = False
         self._limits = limits
         self.uses_widgets = False
         """Whether the cell changed a widget."""
         self.updates_displays = False
-        """Whether the cell changed a display of its own or of an earlier cell."""
+        """Whether the cell changed a display, also of an earlier cell."""
         self.widgets = WidgetStates() if widgets is None else widgets
         self._displays = Displays() if displays is None else displays
         self._spill = spill
@@ -85,7 +85,7 @@ class Collector:
         self._entries: list[_Entry] = []
         self._captures: dict[str, Collector] = {}
         self._capturing: list[str] = []
-        """The output widgets that capture output, the innermost one last."""
+        """The comm ids of capturing output widgets, the innermost last."""
         self._texts: dict[str, TextBudget] = {}
         self._display_budgets = _make_budgets(limits)
         self._error_budget = Budget(limits.stream_bytes)
@@ -95,7 +95,7 @@ class Collector:
 
     @property
     def has_cuts(self) -> bool:
-        """Whether some output of the cell is not kept."""
+        """Whether some output of the cell is missing."""
         cuts = bool(self.dropped_bytes or self.dropped_displays or any(b.cut_bytes for b in self._texts.values()))
         return cuts or any(capture.has_cuts for capture in self._captures.values())
 
@@ -115,11 +115,11 @@ class Collector:
 
     @property
     def raw_text(self) -> str:
-        """All stream text in order, until it is spilled."""
+        """All stream text in order; empty after a spill."""
         return "".join(self._raw)
 
     def feed(self, msg_type: str, content: Mapping[str, Any]) -> None:
-        """Handle one iopub message of the request; messages without output are ignored."""
+        """Handle an iopub message of the request; messages without output are ignored."""
         if self._capturing and msg_type in _CAPTURED:
             self._capture(self._capturing[-1], msg_type, content)
             return
@@ -141,7 +141,7 @@ class Collector:
                 self._clear(wait=bool(content.get("wait")))
 
     def count_missing(self, size_bytes: int, *, outputs: int = 1) -> None:
-        """Count a message that was too large to read, or other bytes that never arrived."""
+        """Count a message too large to read, or other missing bytes."""
         self.total_bytes += size_bytes
         self.dropped_bytes += size_bytes
         self.unread_outputs += outputs
@@ -152,10 +152,10 @@ class Collector:
         return self.stream_bytes
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Release text that is held back when the request ends; this collector holds none."""
+        """Release held-back text at the end of the request; this collector never holds text back."""
 
     def close(self) -> None:
-        """Drop the callback: it may refer to this collector, and the cycle would keep both in memory. The cell has ended."""
+        """Drop the callback after the cell's end: a callback with a reference to this collector would keep both in memory."""
         self._on_output = None
         self._display_budgets.finish()
         for capture in self._captures.values():
@@ -166,14 +166,14 @@ class Collector:
         return self._make_outputs(self._read_display, _read_capture, lambda error: error.output)
 
     def recorded_outputs(self) -> tuple[Output, ...]:
-        """Return the outputs so far for records, as Jupyter has them.
+        """Return the outputs so far for records, in Jupyter's form.
 
-        Displays that the result cuts are whole, tracebacks have their colours, captured output is the widget's.
+        Displays cut in the result are whole, and tracebacks have colours. Captured output is left to its widget.
         """
         return self._make_outputs(lambda entry: entry.recorded or entry.output, lambda _: (), lambda error: error.recorded)
 
     def captured_outputs(self) -> dict[str, tuple[Output, ...]]:
-        """Return the outputs that output widgets captured, by the ids of their comms."""
+        """Return the outputs captured by output widgets, by comm id."""
         return {comm_id: capture.recorded_outputs() for comm_id, capture in self._captures.items()}
 
     def _make_outputs(
@@ -199,7 +199,7 @@ class Collector:
         return tuple(outputs)
 
     def _read_display(self, entry: DisplayEntry) -> Output | None:
-        """Return a display of the result; a widget's plain text is that of its present state, not of its first one."""
+        """Return a display of the result; a widget gets the plain text of its present state."""
         output = entry.output
         view = output.data.get(_WIDGET_VIEW) if output is not None and self.uses_widgets else None
         if output is None or not isinstance(view, dict) or not (text := self.widgets.describe(str(view.get("model_id")))):
@@ -207,7 +207,7 @@ class Collector:
         return replace(output, data={**output.data, "text/plain": text})
 
     def since(self, cursor: int) -> tuple[tuple[Output, ...], int, int]:
-        """Return the outputs after ``cursor``, the new cursor, and the bytes that are no longer in memory."""
+        """Return the outputs after ``cursor``, the new cursor, and the number of bytes no longer in memory."""
         outputs, missed = self._window.since(cursor)
         return outputs, self._window.end, missed
 
@@ -228,7 +228,7 @@ class Collector:
         self._publish(Stream(name, text), size)
 
     def _keep_raw(self, text: str) -> None:
-        """Keep the text until it is too large for the result; then write all of it to the spill, from its first byte."""
+        """Keep the text until its size exceeds the result's limit; then write all text to the spill, from the first byte."""
         if self._spill is None:
             return
         if self.spilled:
@@ -243,7 +243,7 @@ class Collector:
             self._raw.clear()
 
     def _follow_capture(self, comm_id: str, state: Mapping[str, Any]) -> None:
-        """Begin or end to capture output for an output widget: the state of its model names the request, or no one."""
+        """Begin or end the capture for an output widget: a ``msg_id`` in the model's state begins, an empty text ends."""
         if "msg_id" not in state:
             return
         if comm_id in self._capturing:
@@ -253,7 +253,7 @@ class Collector:
             self._capturing.append(comm_id)
 
     def _capture(self, comm_id: str, msg_type: str, content: Mapping[str, Any]) -> None:
-        """Collect output for an output widget, which alone a ``clear_output`` within it clears."""
+        """Collect output for an output widget; a ``clear_output`` in the capture clears only this widget."""
         capture = self._captures.get(comm_id)
         if capture is None:
             capture = Collector(self._limits.late, displays=self._displays, on_output=self._publish_captured)
@@ -272,7 +272,7 @@ class Collector:
         self._entries.append(entry)
 
     def _prune(self) -> None:
-        """Remove runs of which nothing is kept, so that alternating streams stay bounded too."""
+        """Remove runs without kept text, so that alternating streams stay bounded too."""
         if len(self._entries) > 1000 and len(self._entries) % 500 == 0:  # noqa: PLR2004 - rarely enough to be cheap
             self._entries = [e for e in self._entries if not isinstance(e, TextRun) or not e.is_empty]
 
@@ -280,7 +280,7 @@ class Collector:
         self._apply_pending_clear()
         bundle, whole = read_bundle(content, self._limits.stream_bytes), WholeBundles(content)
         display_id = _display_id(content)
-        if display_id is not None:
+        if display_id is not None:  # as in nbclient, a new display of a known id updates the earlier displays too
             self._update_displays(display_id, bundle, whole)
         output: DisplayData | ExecuteResult
         if msg_type == "execute_result":
@@ -324,6 +324,7 @@ class Collector:
         if any("\x1b" in line for line in traceback):  # stripped before the cut, which could divide an escape sequence
             error = replace(recorded, traceback=_cut_lines(tuple(map(strip_ansi, traceback))))
         self.total_bytes += size
+        # The size is that of the uncut text, so the first exception has room in any case.
         if self._error_budget.spend(size + OVERHEAD_BYTES, always=not self._error_budget.spent):
             self._append(error if error is recorded else _ColouredError(error, recorded))
         else:
@@ -333,6 +334,7 @@ class Collector:
     def _clear(self, *, wait: bool) -> None:
         self._clear_pending = wait
         if not wait:
+            # The budgets start anew, so a loop of clear and draw is bounded by its newest picture. Text for the spill stays.
             self._entries.clear()
             self._captures.clear()
             self._texts.clear()
@@ -351,7 +353,7 @@ class Collector:
 
 @dataclass(frozen=True, slots=True)
 class _ColouredError:
-    """An exception with a traceback in colours, which results do not have and records do."""
+    """An exception with a coloured traceback, which records have and results do not."""
 
     output: Error
     recorded: Error
@@ -361,14 +363,14 @@ _Entry = TextRun | DisplayEntry | Error | _ColouredError | Collector
 
 
 def _cut_lines(traceback: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a traceback without its middle if it is too long."""
+    """Return a traceback, without its middle above 256 KiB."""
     if sum(map(utf8_size, traceback)) <= _TRACEBACK_BYTES:
         return traceback
     return tuple(cut_middle("\n".join(traceback), _TRACEBACK_BYTES).split("\n"))
 
 
 def _read_capture(capture: Collector) -> Iterable[Output]:
-    """Yield captured output; an exception is text, since it did not end the cell."""
+    """Yield captured output; an exception becomes text, since the cell went on."""
     for output in capture.outputs():
         yield Stream("stderr", "\n".join((*output.traceback, ""))) if isinstance(output, Error) else output
 
@@ -378,7 +380,7 @@ def _make_budgets(limits: OutputLimits) -> DisplayBudgets:
 
 
 def read_execution_count(content: Mapping[str, Any]) -> int | None:
-    """Return the execution count of a message; None if it is invalid."""
+    """Return the execution count of a message; None for an invalid count."""
     count = content.get("execution_count")
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else None
 
@@ -397,7 +399,7 @@ def _display_id(content: Mapping[str, Any]) -> str | None:
 
 
 def feed_result(collector: Collector, result: ExecutionResult) -> None:
-    """Feed the outputs of a result to a collector as if their messages arrived now."""
+    """Feed the outputs of a result to a collector as new messages."""
     for output in result.outputs:
         match output:
             case Stream():
@@ -414,7 +416,7 @@ def feed_result(collector: Collector, result: ExecutionResult) -> None:
 
 
 class OutputWindow:
-    """The newest outputs. A position counts bytes of text since the start, at least one for each output."""
+    """The newest outputs. A position counts bytes of text since the start; an output without text counts as 1 byte."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.held_bytes = 0
@@ -423,7 +425,7 @@ class OutputWindow:
         self._outputs: deque[tuple[Output, int]] = deque()
 
     def add(self, output: Output, size: int) -> None:
-        """Add an output; the oldest are removed beyond the limit."""
+        """Add an output; above the limit remove the oldest outputs."""
         self.end += max(1, size)
         self._outputs.append((output, max(1, size)))
         self.held_bytes += size + _PIECE_BYTES
@@ -432,8 +434,9 @@ class OutputWindow:
             self.held_bytes -= gone + _PIECE_BYTES
 
     def since(self, position: int) -> tuple[tuple[Output, ...], int]:
-        """Return the outputs after a position, streams joined, and the number of bytes that are no longer in memory."""
+        """Return the outputs after a position, streams joined, and the number of bytes no longer in memory."""
         outputs: deque[Output] = deque()
+        # Backwards from the end: a reader that follows closely sees few outputs, however many are held.
         start = self.end
         for output, size in reversed(self._outputs):
             if start <= position:

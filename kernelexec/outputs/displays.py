@@ -1,6 +1,6 @@
-"""The displays of one kernel across its cells, of which an update reaches every one of its id; and the state of widgets.
+"""The displays of a kernel across cells, where an update reaches every display of an id; and the state of widgets.
 
-Their mime bundles are prepared for storage: portable JSON, long text cut, and the size of every part measured.
+Mime bundles are prepared for storage: portable JSON, long text cut, and the size of every part measured.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kernelexec.text import NESTING_MAX, clean, clean_text, count_elements, cut_
 Display = DisplayData | ExecuteResult
 #: The limit of known ids; the oldest are removed first.
 IDS_MAX = 1000
-#: The most displays of an id, all of which an update changes; further ones stay as they were shown first.
+#: The limit of displays that an update of an id changes; further displays keep their first content.
 _SHOWN_MAX = 100
-#: What updates of later cells may add to the displays of a result.
+#: Bytes that updates of later cells may add to the displays of a result.
 _LATER_BYTES = 640 * 1024
-#: The bounds of all states of a kernel, in widgets and in bytes of memory; further ones are not followed.
+#: The bounds of all widget states of a kernel, in widgets and in bytes of memory; further states are ignored.
 _WIDGETS_MAX, _BYTES_MAX = 5000, 16 * 1024 * 1024
 _ID_CHARS = 256
 _MIME = "application/vnd.jupyter.widget-state+json"
@@ -45,7 +45,7 @@ class Budget:
         return max(0, self.limit - self.spent)
 
     def spend(self, cost: int, *, always: bool = False) -> bool:
-        """Spend a cost, or return a negative one; return False and spend nothing if it exceeds the limit."""
+        """Spend a cost, or give back a negative cost; return False and spend nothing above the limit."""
         if cost > 0 and not always and self.spent + cost > self.limit:
             return False
         self.spent += cost
@@ -54,21 +54,21 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class DisplayBudgets:
-    """The budgets of a cell's displays: in its result, and in records, where displays that a result cuts are whole."""
+    """The budgets of a cell's displays in the result, and in records, which have cut displays whole."""
 
     result: Budget
     record: Budget
 
     def finish(self) -> None:
-        """Leave little room for updates after the end of the cell: it is recorded, and its result's memory is counted."""
+        """Leave little room for updates after the cell's end: records are written, and the result's memory is counted."""
         self.result.limit = min(self.result.limit, self.result.spent + _LATER_BYTES)
         self.record.limit = 0
 
 
 class DisplayEntry:
-    """One display among its cell's outputs; its content may still change.
+    """A display among the outputs of a cell; updates may still change the content.
 
-    ``output`` is that of the result, None if it has no room there; ``recorded`` is that of records, None if it is the same.
+    ``output`` is the display in the result, None without room there. ``recorded`` is the display in records, None if equal.
     """
 
     __slots__ = ("__weakref__", "_budgets", "_cost", "_record_cost", "output", "recorded")
@@ -87,8 +87,10 @@ class DisplayEntry:
         return self.output is not None or self.recorded is not None
 
     def update(self, bundle: Bundle, whole: WholeBundles) -> bool:
-        """Replace the content if the budget of the display's own cell allows it; return whether it did, in the result."""
+        """Replace the content as far as the budgets of the display's own cell allow; return whether the result has it."""
         before = self.output or self.recorded
+        # A display without room at first gets none later. The cost is the difference to the old content, so an update by
+        # smaller content always fits.
         fits = self.output is not None and self._budgets.result.spend(bundle.cost - self._cost)
         if fits and self.output is not None:
             self._cost = bundle.cost
@@ -100,13 +102,13 @@ class DisplayEntry:
         elif room and before is not None:
             recorded = whole.within(room)
             self._record_cost = recorded.cost
-            self._budgets.record.spend(recorded.cost, always=True)
+            self._budgets.record.spend(recorded.cost, always=True)  # the smallest bundle may exceed the room: it has a notice
             self.recorded = replace(before, data=recorded.data, metadata=recorded.metadata)
         return fits
 
 
 class Displays:
-    """The displays of each id, by weak references: their cells' outputs own them."""
+    """The displays of each id, by weak references: the outputs of cells own the displays."""
 
     def __init__(self) -> None:
         self._entries: dict[str, WeakSet[DisplayEntry]] = {}
@@ -118,7 +120,7 @@ class Displays:
         return len(self._entries)
 
     def add(self, display_id: str, entry: DisplayEntry | None) -> None:
-        """Register an id, and a display of it if there is one."""
+        """Register an id, and its display if there is an entry."""
         entries = self._entries.setdefault(display_id, WeakSet())
         if entry is not None and len(entries) < _SHOWN_MAX:
             entries.add(entry)
@@ -126,19 +128,19 @@ class Displays:
             del self._entries[next(iter(self._entries))]
 
     def update(self, display_id: str, bundle: Bundle, whole: WholeBundles) -> int:
-        """Replace the content of every display of the id; return how many had no room and stay unchanged."""
+        """Replace the content of every display of the id; return the number of displays left unchanged for want of room."""
         return sum(not shown.update(bundle, whole) for shown in self._entries.get(display_id, ()))
 
 
 def read_widget_state(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """Return the id and the state in a message of a comm; None if it has no state, or an id that is no UUID."""
+    """Return the id and the state in a message of a comm; None without a state, or with an id of over 256 characters."""
     data, comm_id = content.get("data"), content.get("comm_id")
     state = data.get("state") if isinstance(data, dict) else None
     return (comm_id, state) if isinstance(state, dict) and isinstance(comm_id, str) and len(comm_id) <= _ID_CHARS else None
 
 
 class WidgetStates:
-    """The models of a kernel's widgets, by the ids of their comms. Binary buffers are not followed."""
+    """The models of a kernel's widgets, by the ids of their comms, without binary buffers."""
 
     def __init__(self) -> None:
         self._states: dict[str, dict[str, Any]] = {}
@@ -147,7 +149,7 @@ class WidgetStates:
         self._texts: dict[str, list[str]] = {}
 
     def update(self, comm_id: str, state: Mapping[str, Any]) -> None:
-        """Set attributes of one widget; those that exceed the bounds stay as they are."""
+        """Set attributes of a widget; attributes above the bounds keep their values."""
         if comm_id not in self._states and len(self._states) >= _WIDGETS_MAX:
             return
         attributes = self._states.setdefault(comm_id, {})
@@ -162,11 +164,11 @@ class WidgetStates:
                 self._bytes += grown
 
     def describe(self, comm_id: str) -> str:
-        """Return the text of a widget and of those in it; an empty one if it has none."""
+        """Return the text of a widget and its children; empty if none of them has text."""
         return describe_widget(self._states, comm_id, self._texts)
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return the metadata ``widgets`` of a notebook, by the schema of Jupyter widgets; an empty one without widgets."""
+        """Return the metadata ``widgets`` of a notebook, by the schema of Jupyter widgets; empty without widgets."""
         states = {
             comm_id: {
                 "model_name": state["_model_name"],
@@ -182,7 +184,7 @@ class WidgetStates:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A display's content. ``size`` is its text in bytes, ``cost`` its approximate memory."""
+    """The content of a display. ``size`` is the text in bytes, ``cost`` the approximate memory in bytes."""
 
     data: dict[str, Any]
     metadata: dict[str, Any]
@@ -193,7 +195,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One value of a bundle as portable JSON, with the bytes of its text and its approximate memory."""
+    """A value of a bundle as portable JSON, with the size of the text and the approximate memory, in bytes."""
 
     value: Any
     size: int
@@ -212,9 +214,9 @@ def read_bundle(content: Mapping[str, Any], text_bytes: int) -> Bundle:
 
 
 class WholeBundles:
-    """The bundle of a message's content, whole or without its largest representations; it is read once for all who ask.
+    """The bundle of a message's content, whole or without its largest representations, read once for all callers.
 
-    Nothing is cut inside, since half of a picture or of a page cannot be shown. The plain text names what is left out.
+    No representation is cut, since half a picture or half a page cannot be shown. The plain text names the missing types.
     """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
@@ -222,7 +224,7 @@ class WholeBundles:
         self._smaller = _read_smaller_bundles(content)
 
     def within(self, room_bytes: int) -> Bundle:
-        """Return the largest bundle of at most that cost; the smallest one if there is none."""
+        """Return the largest bundle of at most ``room_bytes`` in cost; else the smallest bundle."""
         for bundle in self._bundles:
             if bundle.cost <= room_bytes:
                 return bundle
@@ -234,7 +236,7 @@ class WholeBundles:
 
 
 def _read_smaller_bundles(content: Mapping[str, Any]) -> Iterator[Bundle]:
-    """Yield the whole bundle, then always one without its largest representation, until there is none."""
+    """Yield the whole bundle, then bundles with one representation less each, the largest first, until none is left."""
     parts, dropped = _read_parts(content)
     metadata, left_out = _read_metadata(content), list[str]()
     while True:
@@ -249,7 +251,7 @@ def _read_smaller_bundles(content: Mapping[str, Any]) -> Iterator[Bundle]:
 
 
 def _read_parts(content: Mapping[str, Any]) -> tuple[dict[str, Part], int]:
-    """Return the representations by their types, and the bytes of those beyond the limit of their number."""
+    """Return the representations by type, and the size in bytes of all beyond the limit of their number."""
     data = content.get("data")
     items = list(data.items()) if isinstance(data, dict) else []
     parts = {clean_text(str(mime)): read_part(value) for mime, value in items[:_TYPES_MAX]}
@@ -268,7 +270,10 @@ def _make_bundle(parts: Mapping[str, Part], metadata: Part, left_out_bytes: int,
 
 
 def read_part(value: Any) -> Part:  # noqa: ANN401 - JSON
-    """Return a value of parsed JSON. A walk through millions of parts takes seconds, so C code looks at them."""
+    """Return a value of parsed JSON, cleaned and measured.
+
+    The JSON encoder, in C, checks the parts of a container: a walk through millions of parts in Python takes seconds.
+    """
     if not isinstance(value, dict | list):
         value = clean(value)
         size = utf8_size(value) if isinstance(value, str) else 8
@@ -282,7 +287,8 @@ def read_part(value: Any) -> Part:  # noqa: ANN401 - JSON
 
 
 def _encode_portable(value: Any) -> str | None:  # noqa: ANN401 - JSON
-    """Return the JSON text of a value; None if it is not portable as it is."""
+    """Return the JSON text of a value; None if the value must be cleaned first to be portable."""
+    # Level by level, since the encoder recurses: a value nested deeper than NESTING_MAX must not reach it.
     level = [value]
     for _ in range(NESTING_MAX):
         items = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]

@@ -16,7 +16,7 @@ _SVG = "image/svg+xml"
 
 
 class StreamMasking:
-    """The masking state of one cell's output, late output included: a secret may cross the cell's end."""
+    """The masking state of a cell's output, late output included: a secret may cross the cell's end."""
 
     def __init__(self, masker: Masker) -> None:
         self.received_bytes = 0
@@ -24,12 +24,15 @@ class StreamMasking:
         self._flows: dict[str, StreamMasker] = {}
 
     def mask_stream(self, name: str, text: str) -> str:
-        """Return the masked text of a stream that can be released by now."""
+        """Take a piece of a stream and return the masked text that can be released now."""
         self.received_bytes += utf8_size(text)
         return self._flow(name).feed(text)
 
     def flush(self, *, except_name: str | None = None, is_last: bool = False) -> list[tuple[str, str]]:
-        """Return the held-back text of all streams except one, because another output follows it, or none."""
+        """Return the held-back text of all streams except ``except_name``: another output follows their text.
+
+        ``is_last`` means the end of the output, where the mere beginning of a secret is masked too.
+        """
         flows = [(name, flow) for name, flow in self._flows.items() if name != except_name and flow.holds_text]
         return [(name, flow.flush(is_last=is_last)) for name, flow in flows]
 
@@ -53,6 +56,7 @@ class StreamMasking:
         return flow
 
     def _representation(self, mime: str, value: object) -> object:
+        # The kernel chose the media type: text under the name of a picture would hide a secret, so it must be base64 too.
         binary = mime.startswith(_BINARY) and not mime.startswith(_SVG)
         if binary and isinstance(value, str) and decode_base64(value) is not None:
             return value
@@ -60,7 +64,7 @@ class StreamMasking:
 
 
 class MaskedCollector(Collector):
-    """Collector of outputs without secrets. The collector of late output shares the masking state of the main one."""
+    """Collector of outputs without secrets. The collectors of a cell's output and late output share one masking state."""
 
     def __init__(self, masking: StreamMasking, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as of a collector
         super().__init__(*args, **options)
@@ -72,7 +76,7 @@ class MaskedCollector(Collector):
         return self._masking.received_bytes
 
     def feed(self, msg_type: str, content: Mapping[str, Any]) -> None:
-        """Handle one iopub message; a possible beginning of a secret is held back until it is decided."""
+        """Handle an iopub message; the possible beginning of a secret is held back until the next characters decide."""
         if msg_type != "stream":
             self.flush(is_last=msg_type == "error")
             super().feed(msg_type, self._masking.mask_content(content))

@@ -1,1 +1,1 @@
-"""The records of a session that stay: its journal, its notebook and its log."""
+"""The lasting records of a session: journal, notebook and log."""

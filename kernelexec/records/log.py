@@ -1,8 +1,8 @@
-"""The log of a session for people, ``<log_dir>/<session>/docker_container.log``: its events as lines of text.
+"""The log of a session for people, ``<log_dir>/<session>/docker_container.log``: events as lines of text.
 
-An event is in the file when the call returns. Each line begins with its time, the process and its subject, whatever a text
-contains: a cell's own text stands behind ``in |`` (its source), ``out |``, ``err |`` or ``late |``; ``out +`` continues the
-cell's line before, which had no end yet. Characters that are not printable are written as escapes.
+An event is in the file when the call returns. Each line begins with the time, the process and the subject, whatever a text
+contains. A cell's own text stands behind ``in |`` (the source), ``out |``, ``err |`` or ``late |``. ``out +`` continues the
+cell's previous line, which had no end yet. Unprintable characters are written as escapes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from kernelexec.text import head_within, tail_within, utf8_size
 Mark = Literal["in", "out", "err", "late", "note"]
 #: The name of the file, also where kernels are not in containers.
 NAME = "docker_container.log"
-#: Bounds in bytes: of the log and of the one before it, of a cell's source, of a reason or note.
+#: Bounds in bytes: of the log and of the rotated log, of a cell's source, of a reason or note.
 LOG_BYTES, SOURCE_BYTES, REASON_BYTES = 64 * 1024 * 1024, 64 * 1024, 4096
 #: The bound of a cell's output, and of the output of ended cells between two cells, in bytes of the log; and of its errors
 #: after that.
 OUTPUT_BYTES, ERROR_BYTES = 256 * 1024, 64 * 1024
 #: About the size of a line without its text, in bytes.
 _LINE_BYTES = 48
+# O_APPEND: Linux moves to the end and writes in one step, so lines of several processes do not overwrite each other.
+# O_NONBLOCK: opening a pipe in the log's place fails (ENXIO) instead of waiting for a reader.
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: The errors of a path that cannot become a log.
 _UNFIT = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
@@ -44,14 +46,14 @@ logger = logging.getLogger("kernelexec")
 
 
 class ContainerLog:
-    """The hook that writes one session's log. A log that cannot be written is reported once, and fails no cell.
+    """The hook for one session's log. A write error is reported once, and fails no cell.
 
-    Each event is one append to the file, so several processes can write it, and it may be moved or removed at any time. Above
-    its bound it is renamed to ``<name>.1``, replacing an earlier one. `logging`'s rotating handlers follow links, and lose
-    lines when two processes rotate one file.
+    Each event is one append to the file. So several processes can share the log, and the file may be moved or removed at any
+    time. Above its bound the file is renamed to ``<name>.1``, in place of an earlier file of this name. `logging`'s rotating
+    handlers follow links, and lose lines when two processes rotate the same file.
 
     Raises:
-        InvalidConfig: there is something else in its place, or the session's cells could change it.
+        InvalidConfig: there is something else in the log's place, or the session's cells could change the log.
     """
 
     hears_output = True
@@ -68,14 +70,14 @@ class ContainerLog:
         self._running = ""
         """The id of the running execution."""
         self._room = OUTPUT_BYTES
-        """The rest of the bound of its output, or of the output of ended cells while none runs."""
+        """Remaining bytes for the output of the running cell, or of ended cells while none runs."""
         self._is_full = False
-        """Whether output was left out since."""
+        """Whether output was left out since the bound began anew."""
         self._unended: set[tuple[str, Mark]] = set()
-        """The cells and marks of lines that have no end yet."""
+        """The cells and marks of lines without an end."""
         self._missed = 0
         self._torn = self._has_reported = False
-        try:
+        try:  # an unfit place is an error of the caller now; a full disk must not keep the session from its start
             self._open().close()
         except OSError as exc:
             self._report(exc)
@@ -116,7 +118,7 @@ class ContainerLog:
         is_running, is_error = event.execution_id == self._running, isinstance(output, Error)
         is_stderr = is_error or (isinstance(output, Stream) and output.name == "stderr")
         mark: Mark = "late" if not is_running else "err" if is_stderr else "out"
-        has_more_room = is_error and is_running
+        has_more_room = is_error and is_running  # the reason of a failure stands behind a flood of output
         head = _cut(text, max(self._room, min(REASON_BYTES, self._room + ERROR_BYTES)) if has_more_room else self._room)
         continues = (about, mark) in self._unended
         if head:
@@ -130,16 +132,18 @@ class ContainerLog:
             yield f"{about} left out: further output{'' if is_running else ' of ended cells, up to the next cell'}"
 
     def _append(self, content: bytes) -> None:
-        """Append whole lines.
+        """Append complete lines.
 
         Raises:
-            OSError, InvalidConfig: not all of them are in the file.
+            OSError, InvalidConfig: the file does not have all lines.
         """
         while True:
             with self._open() as file:
                 size = os.fstat(file.fileno()).st_size
                 if size and size + len(content) > self._limit and self._rotate(file.fileno()):
                     continue
+                # One write for all lines: another process's lines come before or after them. The disk may cut a write, and
+                # then the next one ends the torn line first.
                 content = b"\n" + content if self._torn else content
                 written = os.write(file.fileno(), content)
             self._torn = bool(written) and not content[:written].endswith(b"\n")
@@ -148,10 +152,10 @@ class ContainerLog:
             return
 
     def _open(self) -> BinaryIO:
-        """Open the file, readable by its user only; create it and its two directories where they are missing.
+        """Open the file, readable by its user only; create missing directories and the file.
 
         Raises:
-            InvalidConfig: there is something else in its place, or in the place of one of its directories.
+            InvalidConfig: something else is in the place of the file or of a directory.
             OSError: the file cannot be written.
         """
         try:
@@ -169,9 +173,13 @@ class ContainerLog:
         return file
 
     def _rotate(self, fd: int) -> bool:
-        """Rename the full file; return whether another one is to be opened. A process that does the same has it locked."""
+        """Rename the full file; return whether the caller must open the log again.
+
+        False means that another process has the lock, and renames the file now.
+        """
         with suppress(BlockingIOError):
             lock(fd)
+            # Under the lock, the open file may already be the renamed one: a second rename would replace it by a fresh log.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), self.path.stat(follow_symlinks=False)):
                     self.path.replace(self.path.with_name(f"{self.path.name}.1"))
@@ -186,10 +194,10 @@ class ContainerLog:
 
 
 def check(log_dir: Path, workspaces: Path) -> None:
-    """Refuse a directory that is unfit for logs, before anything runs; ``workspaces`` is where sessions work by default.
+    """Refuse a directory unfit for logs, before anything runs; ``workspaces`` is the default place of workspaces.
 
     Raises:
-        InvalidConfig: the path is a file, lies in a file, or is where cells of sessions could change it.
+        InvalidConfig: the path is a file, lies in a file, or lies where cells could change the log.
     """
     path, workspace = log_dir.expanduser().absolute(), workspaces.expanduser().resolve()
     if path.resolve().is_relative_to(workspace):
@@ -242,7 +250,7 @@ def _kind(cell: Cell) -> str:
 
 
 def _other_lines(event: events.Event) -> Iterator[str]:
-    """Yield the lines of an event that is neither about a cell nor an output."""
+    """Yield the lines of an event other than cells and outputs."""
     match event:
         case events.KernelChanged():
             yield from _kernel_lines(event)
@@ -301,7 +309,7 @@ def _session_text(event: events.SessionEvent) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return one line as it can be shown: without colours, with escapes for characters that are not printable."""
+    """Return a line without colours, and with escapes for unprintable characters."""
     text = strip_ansi(text)
     if text.isprintable():
         return text
@@ -311,7 +319,7 @@ def _printable(text: str) -> str:
 
 
 def _quote(about: str, mark: Mark, text: str, limit: int = sys.maxsize, *, continues: bool = False) -> Iterator[str]:
-    """Yield the lines of a text behind their mark; of one above its limit in bytes its head, its tail and their distance."""
+    """Yield the lines of a text behind their mark; above ``limit`` bytes head, number of missing bytes, and tail."""
     if (size := utf8_size(text)) > limit:
         yield from _quote(about, mark, head_within(text, limit // 2))
         yield f"{about} left out: {size - limit} bytes"
@@ -321,7 +329,7 @@ def _quote(about: str, mark: Mark, text: str, limit: int = sys.maxsize, *, conti
 
 
 def _cut(text: str, limit: int) -> str:
-    """Return the beginning of a text that takes at most about ``limit`` bytes of a log."""
+    """Return the beginning of a text, for at most about ``limit`` bytes of a log."""
     head = head_within(text, max(0, limit)) if utf8_size(text) > limit else text
     while head and _log_size(head) > limit:
         head = head[: len(head) // 2]
@@ -329,5 +337,5 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _log_size(text: str) -> int:
-    """Return about how many bytes of a log a text takes."""
+    """Return the approximate size of a text in a log, in bytes."""
     return utf8_size(text) + _LINE_BYTES * (text.count("\n") + 1)

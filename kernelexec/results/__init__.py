@@ -1,4 +1,4 @@
-"""The values that calls return: outputs, results, reports and statistics."""
+"""The values returned by calls: outputs, results, reports and statistics."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ FileKind = Literal["file", "directory", "link", "other"]
 
 @dataclass(frozen=True, slots=True)
 class FileEntry(JsonReadable):
-    """One entry of a directory. ``path`` is relative to the workspace, or absolute as kernels see it elsewhere.
+    """An entry of a directory. ``path`` is relative to the workspace; elsewhere absolute, as seen by kernels.
 
-    In a name that is not UTF-8 the invalid bytes are escaped; ``modified`` is in seconds since 1970.
+    Bytes of a name that are not UTF-8 are escaped. ``modified`` is in seconds since 1970.
     """
 
     path: str
@@ -28,7 +28,7 @@ class FileEntry(JsonReadable):
 
 @dataclass(frozen=True, slots=True)
 class FileList(JsonReadable):
-    """The entries of a directory, sorted by path. If not ``complete``, a limit was reached or a directory was unreadable."""
+    """The entries of a directory, sorted by path. Not ``complete`` means a reached limit or an unreadable directory."""
 
     path: str
     entries: tuple[FileEntry, ...] = ()
@@ -55,7 +55,7 @@ class FileList(JsonReadable):
 class FileText(JsonReadable):
     """A piece of a text file; offsets and sizes in bytes. ``next_offset`` is the offset of the next piece, None at the end.
 
-    ``lossy`` says that invalid UTF-8 was replaced by U+FFFD.
+    ``lossy`` means that invalid UTF-8 was replaced by U+FFFD.
     """
 
     path: str
@@ -85,7 +85,7 @@ class FileBytes:
 
 @dataclass(frozen=True, slots=True)
 class FileWritten(JsonReadable):
-    """A written file; ``created`` says that it did not exist before."""
+    """A written file; ``created`` means that there was no such file before."""
 
     path: str
     size_bytes: int
@@ -94,7 +94,7 @@ class FileWritten(JsonReadable):
 
 @dataclass(frozen=True, slots=True)
 class NotDeleted(JsonReadable):
-    """A path that was not deleted, and the reason."""
+    """A path left undeleted, with the reason."""
 
     path: str
     reason: str
@@ -102,7 +102,7 @@ class NotDeleted(JsonReadable):
 
 @dataclass(frozen=True, slots=True)
 class FilesDeleted(JsonReadable):
-    """The deleted paths, and those that were not. If not ``complete``, the call's limit of entries was reached."""
+    """The deleted paths, and the refused paths. Not ``complete`` means that the call's limit of entries was reached."""
 
     deleted: tuple[str, ...] = ()
     refused: tuple[NotDeleted, ...] = ()
@@ -111,7 +111,7 @@ class FilesDeleted(JsonReadable):
 
 @dataclass(frozen=True, slots=True)
 class NotCopied(JsonReadable):
-    """A path that was not copied, and the reason."""
+    """A path left out of a copy, with the reason."""
 
     path: str
     reason: str
@@ -119,9 +119,9 @@ class NotCopied(JsonReadable):
 
 @dataclass(frozen=True, slots=True)
 class FilesCopied(JsonReadable):
-    """A copy of a file or a directory at ``path``: its files, their size in bytes, and entries that were not copied.
+    """A copy of a file or a directory at ``path``: copied files, their total size in bytes, and refused entries.
 
-    Paths of a download are absolute ones of this machine; of a download into an open file, ``path`` is its name.
+    Paths of a download are absolute paths on this machine. For a download into an open file, ``path`` is the file's name.
     """
 
     path: str

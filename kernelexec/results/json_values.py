@@ -1,4 +1,4 @@
-"""JSON types: the conversion of results to them, and the reading of values in replies of kernels, which may send anything."""
+"""JSON types: the conversion of results, and the reading of values in replies of kernels, which may send anything."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kernelexec.launcher.protocol import ENCODED_VALUE
 from kernelexec.text import clean_text, count_elements
 
 _COUNT_END, _SECONDS_END = 2**63, 2**40
-#: The largest literal that is read.
+#: The largest readable literal, in characters.
 LITERAL_CHARS = 64 * 1024
-#: The memory that such a value may take besides what every value may.
+#: Memory for an encoded value beyond the allowance of every value, in bytes.
 _VALUE_BYTES = 1024 * 1024
-#: How much JSON a text is made of or read from: Python takes up to 100 bytes and 100 ns for each element.
+#: The limit of JSON elements read from a text or written to a text: Python takes up to 100 bytes and 100 ns for each.
 _ELEMENTS_MAX = 100_000
 
 
 class JsonConvertible:
-    """A dataclass that can be converted to JSON types."""
+    """A dataclass with a conversion to JSON types."""
 
     __slots__ = ()
 
@@ -34,13 +34,13 @@ class JsonConvertible:
 
 
 class JsonReadable(JsonConvertible):
-    """A dataclass that can be converted to JSON types and back."""
+    """A dataclass with a conversion to JSON types and back."""
 
     __slots__ = ()
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """Read the fields of ``to_dict``; raise ``ValueError`` if they are not of that form."""
+        """Read the fields of ``to_dict``; raise ``ValueError`` for fields of another form."""
         value: Self = json_adapter(cast("Hashable", cls)).validate_python(fields)
         return value
 
@@ -70,6 +70,7 @@ def to_plain_json(value: Any) -> Any:  # noqa: ANN401 - a tree of dataclasses in
 
 def is_count(value: object) -> TypeGuard[int]:
     """Return whether a value is a whole number from 0 to 2**63 - 1."""
+    # True is an int in Python, and no number in JSON.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _COUNT_END
 
 
@@ -79,7 +80,7 @@ def is_seconds(value: object) -> TypeGuard[float]:
 
 
 def read_list(value: object) -> list[Any]:
-    """Return a list, or an empty one for another value."""
+    """Return a list unchanged, and an empty list for another value."""
     return value if isinstance(value, list) else []
 
 
@@ -90,6 +91,7 @@ def is_small_text(json_text: str) -> bool:
 
 def is_small_tree(value: object) -> bool:
     """Return whether a JSON value has at most 100,000 elements."""
+    # Without recursion, since the value may be nested deeply; a list above the limit is not walked through.
     pending, left = [value], _ELEMENTS_MAX
     while pending and left >= 0:
         item = pending.pop()
@@ -109,7 +111,7 @@ def read_literal(text: str) -> Any:  # noqa: ANN401 - any value
     """Return the value of a Python literal, or of an encoded value.
 
     Raises:
-        ValueError: the text is none, has more than 64 Ki characters, or a library to read it is missing.
+        ValueError: the text is neither, has more than 64 Ki characters, or needs a missing library.
     """
     if len(text) > LITERAL_CHARS:
         raise ValueError("too long")
@@ -132,5 +134,5 @@ def _read_encoded(text: str) -> Any:  # noqa: ANN401 - as above
 
 
 def read_seconds(value: object, default: float = 0.0) -> float:
-    """Return a number of seconds below 2**40, or the default for a value that is none."""
+    """Return a number of seconds from 0 to below 2**40, and the default for another value."""
     return float(value) if is_seconds(value) else default

@@ -1,8 +1,8 @@
-"""Images and sounds among a cell's outputs, decoded, and pictures as models accept them.
+"""Images and sounds among a cell's outputs, decoded, and pictures in the form for models.
 
 Models get whole pictures of a bounded size in usual formats. Kernels are not trusted, so the header of a picture is checked
-before it is decoded, and a huge picture is never decoded. Sizes are read here, since the library for that (imagesize) can be
-sent backwards in a file without end.
+before decoding, and a huge picture is never decoded. Sizes are read here, since a file can send the library for this purpose
+(imagesize) backwards without end.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kernelexec.results.one_line import format_bytes
 if TYPE_CHECKING:
     import PIL.Image
 
-#: The first bytes by which the type of a picture is known, and those of each type but WebP, whose length is among them.
+#: Number of bytes for the type of a picture, and the first bytes of each type; WebP has the file's length among them.
 BEGINNING_BYTES = 12
 _PNG_BEGINNING = b"\x89PNG\r\n\x1a\n"
 _BEGINNINGS = {"image/png": (_PNG_BEGINNING,), "image/jpeg": (b"\xff\xd8\xff",), "image/gif": (b"GIF87a", b"GIF89a")}
-#: Markers of JPEG: frames, whose header has the size, but for three of the same range that are none (ITU T.81, table B.1).
+#: Markers of JPEG frames, whose header has the size; three markers of the range are no frames (ITU T.81, table B.1).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEGMENTS_MAX = 1000
 #: Limits of a picture: its bytes, and the pixels of a side; models see no more.
@@ -38,9 +38,9 @@ SIDE_PIXELS = 1568
 PICTURES_MAX = 4
 _QUALITY, _SMALLER, _STEPS = 85, 0.7, 6
 logger = logging.getLogger("kernelexec")
-#: The largest picture that is decoded, in pixels: 64 megapixels take 256 MB of memory; pictures are decoded one by one.
+#: The largest decoded picture, in pixels: 64 megapixels take 256 MB of memory; pictures are decoded one after the other.
 DECODED_PIXELS = 64_000_000
-#: The largest picture that is converted as a whole, and the part of a larger one that is, in pixels.
+#: The largest picture converted as a whole, and the strip of a larger picture, in pixels.
 _COPIED_PIXELS, _STRIP_PIXELS = 16_000_000, 1_000_000
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 
@@ -54,7 +54,7 @@ class Image:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Width and height in pixels, as the header of a PNG, GIF, JPEG or WebP says; None for others."""
+        """Width and height in pixels, from the header of a PNG, GIF, JPEG or WebP; None for other formats."""
         return read_pixel_size(self.content)
 
     @property
@@ -65,12 +65,12 @@ class Image:
         return f"{self.mime}{pixels} {format_bytes(len(self.content))}"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the image to a file, or replace the file; return its path. Raise ``OSError`` if that fails."""
+        """Write the image to a new file or over an existing file; return the path. Raise ``OSError`` on failure."""
         Path(path).write_bytes(self.content)
         return Path(path)
 
     def to_html(self) -> str:
-        """Return an element with the image inside; of an SVG no script runs there."""
+        """Return an element with the image inside; scripts of an SVG do not run there."""
         return f'<img src="data:{self.mime};base64,{base64.b64encode(self.content).decode()}">'
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Image:
 
 
 def describe_images(images: Sequence[Image]) -> str | None:
-    """Return the number of images with the summary of a single one, or the size of several; None for none."""
+    """Return the summary of a single image, or the number and total size of several images; None without images."""
     if len(images) == 1:
         return f"1 image {images[0].summary}"
     return f"{len(images)} images {format_bytes(sum(len(image.content) for image in images))}" if images else None
@@ -97,7 +97,7 @@ class Audio:
     content: bytes
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the sound to a file, or replace the file; return its path. Raise ``OSError`` if that fails."""
+        """Write the sound to a new file or over an existing file; return the path. Raise ``OSError`` on failure."""
         Path(path).write_bytes(self.content)
         return Path(path)
 
@@ -106,14 +106,14 @@ class Audio:
 
 
 def read_picture_type(content: bytes) -> str | None:
-    """Return the media type of a PNG, GIF, JPEG or WebP, by its first bytes; None for another."""
+    """Return the media type of a PNG, GIF, JPEG or WebP by the first bytes; None for other formats."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((mime for mime, beginnings in _BEGINNINGS.items() if content.startswith(beginnings)), None)
 
 
 def read_pixel_size(content: bytes) -> tuple[int, int] | None:
-    """Return width and height of a PNG, GIF, JPEG or WebP; None for another or a damaged one. Nothing is decoded."""
+    """Return width and height of a PNG, GIF, JPEG or WebP; None for other formats and damage. Nothing is decoded."""
     size = 0, 0
     match read_picture_type(content):
         case "image/png":
@@ -128,6 +128,9 @@ def read_pixel_size(content: bytes) -> tuple[int, int] | None:
 
 
 def _read_jpeg(content: bytes) -> tuple[int, int]:
+    # FF D8, then segments:  FF | marker | length (2, with itself) | content
+    #   content of a frame:  precision (1) | height (2) | width (2) | ...
+    # A file may have a segment for every four bytes, so their number is bounded.
     at = 2
     for _ in range(_SEGMENTS_MAX):
         marker = content[at : at + 2]
@@ -157,7 +160,7 @@ def _number(field: bytes) -> int:
 
 
 def is_fit(image: Image) -> bool:
-    """Return whether a picture needs no change; an invalid picture would break the whole conversation."""
+    """Return whether a picture needs no conversion; an invalid picture would break the whole conversation."""
     content = image.content
     if image.mime != "image/png" or len(content) > PICTURE_BYTES:
         return False
@@ -165,7 +168,7 @@ def is_fit(image: Image) -> bool:
 
 
 def fit_picture(image: Image) -> tuple[Image | None, bool]:
-    """Return a picture converted for models, or None, and whether it has fewer pixels. Blocks: run it in a thread."""
+    """Return a picture converted for models, or None, and whether pixels were lost. Blocks: for a thread."""
     decoded = decode_picture(image, SIDE_PIXELS, SIDE_PIXELS)
     if decoded is None:
         return None, False
@@ -178,13 +181,13 @@ def fit_picture(image: Image) -> tuple[Image | None, bool]:
 
 
 def select_pictures(images: Sequence[Image], limit: int = PICTURES_MAX) -> list[Image]:
-    """Return the first pictures in the form that models accept, without damaged ones; ``limit`` at most. Blocks as above."""
+    """Return the first pictures in the form for models, at most ``limit``, without damaged pictures. Blocks: for a thread."""
     pictures = (image if is_fit(image) else fit_picture(image)[0] for image in images[: 2 * limit])
     return list(islice((picture for picture in pictures if picture is not None), limit))
 
 
 def open_picture(content: bytes) -> PIL.Image.Image | None:
-    """Return a picture that Pillow decodes when it is used; None for other data, other formats, and too many pixels."""
+    """Return a picture, to be decoded by Pillow on first use; None for other data, other formats, and too many pixels."""
     import PIL.Image  # noqa: PLC0415 - few pictures need it
 
     try:
@@ -195,7 +198,7 @@ def open_picture(content: bytes) -> PIL.Image.Image | None:
 
 
 def _encode(picture: PIL.Image.Image) -> tuple[Image, tuple[int, int]] | None:
-    """Return a picture as PNG if small enough, else as JPEG on white, scaled down until it fits; with its size in pixels."""
+    """Return a picture and its size in pixels: as PNG if small enough, else as JPEG on white, scaled down to fit."""
     import PIL.Image  # noqa: PLC0415 - as above
 
     written = BytesIO()
@@ -216,7 +219,7 @@ def _encode(picture: PIL.Image.Image) -> tuple[Image, tuple[int, int]] | None:
 
 
 def is_whole_png(content: bytes) -> bool:
-    """Return whether a PNG is complete and all its chunks have their checksums; the pixels are not decoded."""
+    """Return whether a PNG is complete with correct checksums of all chunks; the pixels are not decoded."""
     if not content.startswith(_PNG_BEGINNING):
         return False
     at, kind, data = len(_PNG_BEGINNING), b"", 0
@@ -231,9 +234,9 @@ def is_whole_png(content: bytes) -> bool:
 
 
 def decode_picture(image: Image, width: int, height: int) -> tuple[PIL.Image.Image, bool] | None:
-    """Return a picture in mode RGB or RGBA that fits into a width and height in pixels, and whether it was larger. Blocks.
+    """Return a picture reduced to a width and height in pixels, in mode RGB or RGBA, and whether it was larger. Blocks.
 
-    None for another format than PNG, JPEG, GIF and WebP, for a damaged picture, and for one of more than ``DECODED_PIXELS``.
+    None for formats other than PNG, JPEG, GIF and WebP, for damaged pictures, and above ``DECODED_PIXELS``.
     """
     import PIL.Image  # noqa: PLC0415 - few pictures need it
 
@@ -252,9 +255,10 @@ def decode_picture(image: Image, width: int, height: int) -> tuple[PIL.Image.Ima
 
 
 def _reduce(opened: PIL.Image.Image, width: int, height: int) -> PIL.Image.Image:
-    """Return a picture in mode RGB or RGBA, of which each pixel stands for a square; of a large one, it fits into the area.
+    """Return a picture in mode RGB or RGBA, with a pixel for each square of pixels; a large picture is reduced to the area.
 
-    It is made of strips: decoders keep four bytes for a pixel, and each conversion of the whole would take as many again.
+    The picture is converted in strips: decoders keep four bytes for a pixel, and each conversion of the whole picture would
+    need as much memory again.
     """
     import PIL.Image  # noqa: PLC0415 - as above
 
@@ -262,9 +266,10 @@ def _reduce(opened: PIL.Image.Image, width: int, height: int) -> PIL.Image.Image
     ratio = max(opened.width / width, opened.height / height, 1.0)
     side = math.ceil(ratio) if opened.width * opened.height > _COPIED_PIXELS else int(ratio)
     reduced = PIL.Image.new(mode, (-(-opened.width // side), -(-opened.height // side)))
-    rows = side * max(1, _STRIP_PIXELS // (side * opened.width))
+    rows = side * max(1, _STRIP_PIXELS // (side * opened.width))  # a multiple of the side: no square lies in two strips
     for top in range(0, opened.height, rows):
         strip = opened.crop((0, top, opened.width, min(top + rows, opened.height)))
+        # Pillow's own conversion cuts levels off at 255 instead of scaling them.
         eight_bits = strip.point(lambda level: level * (1 / 256)) if strip.mode == "I;16" else strip
         reduced.paste(eight_bits.convert(mode).reduce(side), (0, top // side))
     return reduced

@@ -1,8 +1,8 @@
-"""Answers for models about results: one text, and the pictures that follow it.
+"""Answers for models about results: a text, followed by pictures.
 
-The first line of the text is ours and says how the cell ended; its place proves that. Then come notes of ours, each marked as
-``[kernelexec: ...]``: bounded lines about the state, hints and files. In the output after them such a mark is changed, and
-tables have one line per row, without the padding and wrapping of tables for people.
+The first line of the text is ours, as proven by its place, and gives the end of the cell. Our notes follow, each marked as
+``[kernelexec: ...]``: bounded lines about the state, hints and files. The output comes last. Such marks are changed there, and
+tables have a line per row, without the padding and wrapping of tables for people.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from kernelexec.results.result import ExecutionResult
 from kernelexec.text import apply_returns, cut_middle, escape_line, format_note, format_notes, quote_output
 
 _LATE_CHARS = 2000
-#: The value of a cell that is long, and how much of it is shown.
+#: From this length on a cell's value is shortened, and the shown characters.
 _LONG_VALUE_CHARS, _VALUE_CHARS = 4000, 500
-#: How much of an exception is shown, the line of a frame that raised, and the line above a traceback.
+#: The shown characters of an exception, the mark of a frame's raising line, and the rule above a traceback.
 _ERROR_CHARS = 450
 _RAISED = re.compile(r"-+> ")
 _RULE = re.compile(r"-{20,}")
@@ -42,13 +42,13 @@ _FIGURE = re.compile(r"<Figure size \d+x\d+ with \d+ Axes>")
 LIMIT_MIN = 4
 #: The limit of the characters of a line.
 _LINE_CHARS = 4000
-#: The largest table that is read, in characters and in tags of HTML: 0.1 s at most.
+#: The largest readable table, in characters and in tags of HTML: 0.1 s at most.
 _HTML_CHARS, _TAGS_MAX = 2_000_000, 40_000
-#: How much is read of all tables of an answer.
+#: The limits of all tables of an answer, in characters and in tags.
 _ALL_CHARS, _ALL_TAGS = 4_000_000, 100_000
 #: The characters of the first tag of a table.
 _TAG_CHARS = 1000
-#: Characters allowed for a table even if its plain text is shorter, since that omits columns by terminal width.
+#: Characters allowed for a table even if the plain text is shorter, since plain text omits columns by terminal width.
 _WIDE_CHARS = 8000
 #: The default text of an object without a repr.
 _NO_REPR = re.compile(r"<[\w.]+ (?:object )?at 0x[0-9a-f]+>\s*")
@@ -56,14 +56,14 @@ _NO_REPR = re.compile(r"<[\w.]+ (?:object )?at 0x[0-9a-f]+>\s*")
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """The answer of a tool that ran a cell; ``is_error`` says that the cell did not run."""
+    """The answer of a tool after a cell; ``is_error`` means that the cell did not run."""
 
     text: str
     pictures: tuple[Image, ...] = ()
     is_error: bool = False
 
     def openai(self, call_id: str) -> dict[str, Any]:
-        """Return the output of a function call for OpenAI's Responses API; in a chat's message of a tool ``text`` is all."""
+        """Return the output of a function call for OpenAI's Responses API. A tool message of a chat has only ``text``."""
         pictures = [{"type": "input_image", "image_url": f"data:{each.mime};base64,{_encode(each)}"} for each in self.pictures]
         content = [{"type": "input_text", "text": self.text}, *pictures]
         return {"type": "function_call_output", "call_id": call_id, "output": content}
@@ -90,9 +90,9 @@ def make_model_answer(result: ExecutionResult, limit: int, notes: Sequence[str] 
 
 
 def head_line(result: ExecutionResult, *, has_output: bool, is_continued: bool = False) -> str:
-    """Return the first line: how the cell ended, such as ``[error · exit code 1 · 0.02 s · state kept]``.
+    """Return the first line, on the end of the cell, such as ``[error · exit code 1 · 0.02 s · state kept]``.
 
-    The answer of a cell that ``is_continued`` has only what is new.
+    ``is_continued`` means that the answer has only new output, and earlier answers had the rest.
     """
     facts = []
     if result.status not in ("running", "unknown", "aborted"):
@@ -113,13 +113,13 @@ def _describe_no_output(result: ExecutionResult, *, is_continued: bool) -> str:
 
 
 def late_text(result: ExecutionResult) -> str:
-    """Return the text of output that came after the end of its cell, below a note."""
+    """Return output from after the cell's end as text below a note; empty without such output."""
     text = quote_output(output_text(result.late)[:_LATE_CHARS]) if result.late else ""
     return f"{format_note('output after the end of the cell')}\n{text}" if text else ""
 
 
 def shown_outputs(outputs: Iterable[Output], language: str) -> Iterator[Output]:
-    """Yield a cell's outputs with the texts that a model needs: tables without padding, long values and tracebacks cut."""
+    """Yield a cell's outputs with texts for a model: tables without padding, long values and tracebacks cut."""
     outputs = (output for output in outputs if _says_something(output, language))
     return map(_shorten_error, map(_shorten_value, read_displays(compact_tables(outputs))))
 
@@ -127,7 +127,7 @@ def shown_outputs(outputs: Iterable[Output], language: str) -> Iterator[Output]:
 def _says_something(output: Output, language: str) -> bool:
     """Return whether a model needs the text of an output.
 
-    That of a figure says nothing next to its picture, and an interrupt's in a command is of the code that runs commands.
+    The text of a figure adds nothing to its picture. The traceback of an interrupted command shows only our code.
     """
     if isinstance(output, Error):
         return language == "python" or output.ename != "KeyboardInterrupt"
@@ -136,7 +136,7 @@ def _says_something(output: Output, language: str) -> bool:
 
 
 def _shorten_value(output: Output) -> Output:
-    """Return the value of a cell with the beginning and the end of a long repr: what is printed is shown at length."""
+    """Return a cell's value with a long repr cut to head and tail. Printed text is not cut here."""
     plain = output.data.get("text/plain") if isinstance(output, ExecuteResult) else None
     if not isinstance(output, ExecuteResult) or not isinstance(plain, str) or len(plain) <= _LONG_VALUE_CHARS:
         return output
@@ -144,7 +144,7 @@ def _shorten_value(output: Output) -> Output:
 
 
 def _shorten_error(output: Output) -> Output:
-    """Return a long exception with fewer lines: of a library's frames the last one, and of that the line that raised."""
+    """Return a long exception with fewer lines: of consecutive library frames only the last, with its raising line only."""
     if not isinstance(output, Error):
         return output
     traceback = output.traceback or (f"{output.ename}: {output.evalue}",)
@@ -162,7 +162,7 @@ def _shorten_error(output: Output) -> Output:
 
 
 def _cut(text: str, chars: int, advice: str = "") -> str:
-    """Return the head and the tail of a text that is longer."""
+    """Return a text of at most ``chars`` characters unchanged, and head and tail of a longer text."""
     if len(text) <= chars:
         return text
     half = chars // 2
@@ -174,9 +174,9 @@ def _encode(image: Image) -> str:
 
 
 def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[str]:
-    """Return the notes of a result, its state, hints and files, each on one line, whatever names a cell has chosen.
+    """Return the notes of a result, its state, hints and files, each on one line.
 
-    ``timeout_advice`` ends the sentence about a timeout.
+    Names chosen by the cell cannot break a line. ``timeout_advice`` ends the sentence about a timeout.
     """
     notes = list(result.notes)
     if result.state == "lost":
@@ -199,14 +199,14 @@ def model_notes(result: ExecutionResult, *, timeout_advice: str = "") -> list[st
 
 
 def _list_names(result: ExecutionResult) -> str:
-    """Return the names of lost variables; one that is no name of Python stands in quotes, for it may say anything."""
+    """Return the names of lost variables. Invalid names of Python stand in quotes: a cell chose their text."""
     return ", ".join(name if name.isidentifier() else repr(name) for name in result.lost_names[:JOINED_MAX])
 
 
 def compact_tables(outputs: Iterable[Output]) -> Iterator[Output]:
-    """Yield the outputs of an answer with tables as one line per row, until a bounded part of their HTML is read.
+    """Yield the outputs of an answer with tables as a line per row, as far as the limits allow.
 
-    The bound is of all tables of an answer, so that many take no longer than a few.
+    The limits hold for all tables of an answer together, so that many tables take no longer than a few.
     """
     chars, tags = _ALL_CHARS, _ALL_TAGS
     for output in outputs:
@@ -220,7 +220,7 @@ def compact_tables(outputs: Iterable[Output]) -> Iterator[Output]:
 
 
 def _read_table(output: Output) -> str:
-    """Return the HTML of a data frame, or of a table without another text; empty for other outputs."""
+    """Return the HTML of a data frame, or of a table without a plain text of its own; empty for other outputs."""
     data = output.data if isinstance(output, DisplayData | ExecuteResult) else {}
     html, plain = data.get("text/html"), data.get("text/plain")
     if not isinstance(html, str) or not isinstance(plain, str):
@@ -230,7 +230,7 @@ def _read_table(output: Output) -> str:
 
 
 def _replace_text(output: Output, text: str | None) -> Output:
-    """Return an output with another text, unless that is much longer."""
+    """Return an output with another text, unless the text is much longer."""
     assert isinstance(output, DisplayData | ExecuteResult)
     if text is None or len(text) > max(len(str(output.data["text/plain"])), _WIDE_CHARS):
         return output
@@ -245,7 +245,7 @@ def _is_frame(html: str) -> bool:
 
 
 def render_table(html: str) -> str | None:
-    """Return an HTML table as one line per row, with the text around it; None if cells span several, or if it is large."""
+    """Return an HTML table as a line per row, with the text around the table; None for large tables and spanning cells."""
     if html.count("<") > _TAGS_MAX:
         return None
     tags = [token for token in read_tags(html, _TAGS_MAX + 1) if isinstance(token, Tag)]

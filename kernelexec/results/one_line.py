@@ -1,4 +1,4 @@
-"""Values in one line, as ``repr`` shows them: short, and without line ends."""
+"""Values in one line for ``repr``: short, and without line ends."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from itertools import islice
 
 from kernelexec.text import escape_line
 
-#: The limit of names or files in a line.
+#: Limit of names or files in a line.
 JOINED_MAX = 100
 _QUOTED_CHARS, _LINE_CHARS, _NAMES_MAX = 40, 100, 8
-#: Numbers from which a number is shown with a digit less, or in the next unit, since it would be rounded up to that.
+#: From these numbers on rounding adds a digit: the text has a digit less, or the next unit.
 _TEN, _THOUSAND = 9.95, 999.5
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def join_parts(*parts: str | None) -> str:
-    """Return the parts in one line; those that are None or empty are left out."""
+    """Return the parts in one line, without None and empty parts."""
     return " · ".join(filter(None, parts))
 
 
 def quote_line(text: str) -> str:
-    """Return a text on one line, cut."""
+    """Return a text on one line, cut after 100 characters."""
     return escape_line(text if len(text) <= _LINE_CHARS else text[:_LINE_CHARS] + "…")
 
 
@@ -40,20 +40,20 @@ def quote_head(text: str) -> str | None:
 
 
 def join_some(names: Iterable[str], total: int | None = None, *, limit: int = _NAMES_MAX) -> str:
-    """Return the first names in one line, and dots if there are more; ``total`` is the number of all."""
+    """Return the first names in one line, and dots for further names; ``total`` is the number of all names."""
     shown = list(islice(names, limit + 1))
     has_more = len(shown) > limit or (total is not None and total > len(shown))
     return escape_line(", ".join(shown[:limit]) + ", …" * has_more)
 
 
 def list_some(heading: str, names: Iterable[str]) -> str:
-    """Return a heading, and after a colon the first names, if there are any."""
+    """Return a heading, followed by a colon and the first names if there are names."""
     listed = join_some(names)
     return f"{heading}: {listed}" if listed else heading
 
 
 def join_names(names: Sequence[str], limit: int = JOINED_MAX) -> str:
-    """Return the names in one line, with the number of further ones."""
+    """Return the names in one line, and the number of names above the limit."""
     more = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 

@@ -18,20 +18,20 @@ from kernelexec.text import apply_cursor_moves, escape_line, utf8_size
 #: One object in several representations: media type to content. Text is str, binary is base64 text, JSON is JSON.
 MimeBundle = dict[str, Any]
 
-#: A sound in HTML, as ``IPython.display.Audio`` embeds it. Only the last element before a sound is its start, and its content
-#: is not tried again shorter: a page may have many starts before one long content that has no end.
+#: A sound in HTML, as embedded by ``IPython.display.Audio``. Only the last element before a sound counts as the start, and the
+#: content is never tried again with fewer characters: a page may have many starts before a long content without an end.
 _EMBEDDED_AUDIO = re.compile(
     r"""<(?:audio|source)\s(?:[^<>]|<(?!(?:audio|source)\s)){0,200}?"""
     r"""\bsrc=["']data:(audio/[\w.+-]{1,40});base64,([\w+/=\s]++)["']"""
 )
-#: How much is read for a quotation: characters of a stream, and outputs.
+#: Limits of a quotation: characters of a stream, and outputs.
 _QUOTED_FROM_CHARS, _QUOTED_FROM = 1000, 20
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-~])")  # ECMA-48
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Text that the cell wrote to stdout or stderr, with carriage returns applied."""
+    """Text written by the cell to stdout or stderr, with carriage returns applied."""
 
     name: str
     text: str
@@ -43,7 +43,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class DisplayData:
-    """A display of the cell; later updates of its ``display_id`` are applied."""
+    """A display of the cell, with later updates of the ``display_id`` applied."""
 
     data: MimeBundle
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class ExecuteResult:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """An exception that ended the cell, with its traceback line by line."""
+    """An exception that ended the cell, with the lines of the traceback."""
 
     ename: str
     evalue: str
@@ -101,15 +101,15 @@ def strip_ansi(text: str) -> str:
 
 
 def stream_text(outputs: Iterable[Output], name: str) -> str:
-    """Return the text of one stream, without ANSI codes."""
+    """Return the text of a stream, without ANSI codes."""
     return strip_ansi(apply_cursor_moves("".join(o.text for o in outputs if isinstance(o, Stream) and o.name == name)))
 
 
 def output_text(outputs: Iterable[Output], *, is_part: bool = False) -> str:
     """Return the outputs as text: streams unchanged, a newline between every other output and its neighbours.
 
-    An exception without a traceback, as of an unknown magic, is left out if its line is shown already. Text of which more may
-    follow, ``is_part``, has that newline after its last output too.
+    An exception without a traceback, as of an unknown magic, is left out if the text before ends with the same line. Text with
+    a possible continuation (``is_part``) has the newline after the last output too.
     """
     pieces: list[str] = []
     separator, displays = "", DisplayReader()
@@ -135,7 +135,7 @@ def last_error(outputs: Sequence[Output]) -> Error | None:
 
 
 def read_displays(outputs: Iterable[Output]) -> Iterator[Output]:
-    """Yield the outputs, of each display its text only; of the HTML and SVG of all of them a bounded part is read."""
+    """Yield the outputs with displays reduced to their text; only a bounded part of all HTML and SVG is read."""
     displays = DisplayReader()
     for output in outputs:
         if isinstance(output, DisplayData | ExecuteResult):
@@ -155,7 +155,7 @@ def _plain_text(output: Output, displays: DisplayReader) -> tuple[str, bool]:
 
 
 def quote_outputs(outputs: Iterable[Output]) -> str | None:
-    """Return the first line of the outputs in quotes; of long streams a part is read. Images and errors are left out."""
+    """Return the first line of the outputs in quotes, without images and errors; only a part of long streams is read."""
     shown = (output for output in outputs if not isinstance(output, Error) and best_image(output) is None)
     parts = (
         Stream(output.name, output.text[:_QUOTED_FROM_CHARS]) if isinstance(output, Stream) else output
@@ -165,7 +165,7 @@ def quote_outputs(outputs: Iterable[Output]) -> str | None:
 
 
 def best_image(output: Output) -> Image | None:
-    """Return the best image of an output, decoded; None if it has none."""
+    """Return the best image of an output, decoded; None without an image."""
     if not isinstance(output, DisplayData | ExecuteResult):
         return None
     for mime in ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"):
@@ -176,7 +176,7 @@ def best_image(output: Output) -> Image | None:
 
 
 def read_audio(output: Output) -> Audio | None:
-    """Return the sound of an output, decoded, also from its HTML; None if it has none."""
+    """Return the sound of an output, decoded, also from HTML; None without a sound."""
     if not isinstance(output, DisplayData | ExecuteResult):
         return None
     html = output.data.get("text/html")
@@ -188,7 +188,7 @@ def read_audio(output: Output) -> Audio | None:
 
 
 def decode_base64(text: str) -> bytes | None:
-    """Return the bytes of a binary representation; None if it is not base64."""
+    """Return the bytes of a binary representation; None for a text other than base64."""
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):

@@ -1,9 +1,8 @@
 """Displays as text, for readers without a browser: Markdown, LaTeX, JSON, HTML, SVG, charts and widgets.
 
-A display has many representations, and its plain text often only names a class, so the best of the others is read. Kernels
-choose the displays that are read here: each list, text and script is read to a bound that does not depend on its size, and a
-text never fails. A display that cannot be read is named by its types. A new reader of a kernel's text gets a line in
-``tests/unit/test_readers_are_linear.py``.
+A display has many representations, and the plain text often only names a class, so the best of the others is read. Kernels
+choose the displays. So each list, text and script is read up to a fixed bound, and a text never fails. An unreadable display is
+named by its types. A new reader of a kernel's text gets a line in ``tests/unit/test_readers_are_linear.py``.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from typing import Any
 
 from kernelexec.results.json_values import is_small_text, is_small_tree, read_list
 
-#: The text of an object without one: ``<IPython.core.display.Markdown object>``, ``<pkg.Chart at 0x7f...>``.
+#: Python's default text of an object: ``<IPython.core.display.Markdown object>``, ``<pkg.Chart at 0x7f...>``.
 _NO_TEXT = re.compile(r"<[\w.<>]+ (?:object(?: at 0x[0-9a-f]+)?|at 0x[0-9a-f]+)>")
-#: How much HTML and SVG is read for one text, in characters and in tags: about 0.1 s at most.
+#: The limits of HTML and SVG for a text, in characters and in tags: about 0.1 s at most.
 _MARKUP_CHARS, _MARKUP_TAGS = 200_000, 20_000
-#: The tags of HTML without text that are looked at.
+#: The limit of tags read in HTML without text.
 _LOOK_TAGS = 1000
 _BOKEH_LOADER = "application/vnd.bokehjs_load.v0+json"
 _JSON = ("application/json", "application/geo+json")
 _BLANKS = re.compile(r"\s+")
-#: The characters of an address that are shown.
+#: The limit of characters of a shown address.
 _ADDRESS_CHARS = 200
 _PLAYERS = ("audio", "video")
-#: Elements whose text stands on lines of its own.
+#: Elements with text on separate lines.
 _LINES = frozenset(
     re.findall(
         r"\w+",
@@ -42,7 +41,7 @@ _LINES = frozenset(
     """,
     )
 )
-#: Elements whose content is not text.
+#: Elements with content other than text.
 SKIPPED = frozenset({"style", "script", "template", "noscript"})
 _NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9:-]{0,40}")
 _ATTRIBUTE = re.compile(r"(?<![a-zA-Z-])([a-zA-Z-]{1,40}+)=(?:\"([^\"]{0,1000})\"|'([^']{0,1000})'|([^\s\"'>]{1,1000}))")
@@ -56,23 +55,23 @@ _PARTS.maxlist = _PARTS.maxdict = _CHOICES_MAX
 _PARTS.maxlong = _PARTS.maxother = _VALUE_CHARS
 _PLOTLY, _VEGA = "application/vnd.plotly.v1+json", re.compile(r"application/vnd\.vega(?:lite)?\.v\d{1,4}[+.]json")
 _BOKEH = "application/vnd.bokehjs_exec.v0+json"
-#: Series, axes or layers that are shown, and characters of a title and of a kind.
+#: Limits of shown series, axes or layers, and of characters of a title and of a kind.
 _SHOWN_MAX, _TITLE_CHARS, _KIND_CHARS = 20, 200, 40
-#: Objects of a Bokeh document that are read.
+#: The limit of objects read of a Bokeh document.
 _OBJECTS_MAX = 20_000
-#: What stands before the specification in the scripts of Altair's HTML, and before the document in those of Bokeh.
+#: The text before the specification in scripts of Altair's HTML, and before the document in scripts of Bokeh.
 _VEGA_SCRIPT, _BOKEH_SCRIPT = "})(", "docs_json = "
 _BREAK = re.compile(r"<br ?/?>")
 
 
 class DisplayReader:
-    """What makes text of the displays of one text, of whose HTML and SVG it reads a bounded part in all."""
+    """A reader of the displays of a text, with a common limit for all their HTML and SVG."""
 
     def __init__(self) -> None:
         self._chars, self._tags = _MARKUP_CHARS, _MARKUP_TAGS
 
     def read(self, data: Mapping[str, Any]) -> str:
-        """Return the most readable text of a mime bundle; its plain text unless that only names a class, or is a chart's."""
+        """Return the most readable text of a mime bundle: the plain text, except of charts and if it only names a class."""
         try:
             text = next((text for text in self._read_candidates(data) if text is not None), None)
             return _name_types(data) if text is None else text
@@ -98,7 +97,7 @@ class DisplayReader:
 
 
 def _name_types(data: Mapping[str, Any]) -> str:
-    """Return the media types of a bundle without text; nothing for one that only loads a chart library."""
+    """Return the media types of a bundle without text; nothing for the loader of a chart library."""
     html = data.get("text/html")
     tokens = read_tags(html[:_MARKUP_CHARS], _LOOK_TAGS) if isinstance(html, str) else ()
     is_visible = any(isinstance(token, Tag) and token.name.lstrip("/") not in SKIPPED for token in tokens)
@@ -107,10 +106,7 @@ def _name_types(data: Mapping[str, Any]) -> str:
 
 
 def read_markup(markup: str, limit: int) -> str:
-    """Return the text of HTML or SVG: a line for each block, the cells of a table's row with ``|`` between them.
-
-    It is read up to the ``limit``-th ``<``.
-    """
+    """Return the text of HTML or SVG up to the ``limit``-th ``<``: a line for each block, with ``|`` between a row's cells."""
     pieces: list[str] = []
     is_first_cell, player = True, ""
     for token in read_tags(markup, limit):
@@ -118,7 +114,7 @@ def read_markup(markup: str, limit: int) -> str:
             pieces.append("" if player else _BLANKS.sub(" ", token))
             continue
         name = token.name
-        if player or name in _PLAYERS:  # what it holds is for browsers that cannot play it
+        if player or name in _PLAYERS:  # its content is for browsers without a player
             pieces.append("" if player else f"[{name}]")
             player = "" if name == f"/{player}" else player or name
         elif name in ("td", "th"):
@@ -137,14 +133,14 @@ def read_markup(markup: str, limit: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tag: its name in lower case, with a slash before that of an end tag, and its attributes as text."""
+    """A tag: the name in lower case, of an end tag with a slash before, and the attributes as text."""
 
     name: str
     source: str = ""
 
     @property
     def attributes(self) -> dict[str, str]:
-        """The attributes by name, without those that have no value."""
+        """The attributes with values, by name."""
         matches = _ATTRIBUTE.findall(self.source[:_ATTRIBUTES_CHARS])
         return {name.lower(): unescape(double or single or bare) for name, double, single, bare in matches}
 
@@ -152,8 +148,9 @@ class Tag:
 def read_tags(markup: str, limit: int) -> Iterator[Tag | str]:
     """Yield the tags and the texts between them, without comments, scripts and styles, up to the ``limit``-th ``<``.
 
-    The time is linear: Python's parser needs minutes for some texts of a kernel.
+    The time is linear, while Python's parser needs minutes for some texts of a kernel.
     """
+    # Each piece begins behind a "<". ``ending`` is the comment's end or the end tag that ends the skipped content, if any.
     first, *pieces = markup.split("<", limit)
     del pieces[limit - 1 :]  # the rest, unless there are fewer
     ending: str | None = None
@@ -194,9 +191,9 @@ def unescape(text: str) -> str:
 def describe_widget(
     states: Mapping[str, Mapping[str, Any]], model_id: str, texts: MutableMapping[str, list[str]] | None = None
 ) -> str:
-    """Return the text of a widget from the states of all widgets by their ids; an empty one if it shows no text.
+    """Return the text of a widget, from the states of all widgets by id; empty for a widget without text.
 
-    ``texts`` keeps what was read of single widgets for the next call.
+    ``texts`` keeps the texts of single widgets for the next call.
     """
     return "\n".join(_describe(states, model_id, set(), {} if texts is None else texts))
 
@@ -204,7 +201,7 @@ def describe_widget(
 def _describe(
     states: Mapping[str, Mapping[str, Any]], model_id: str, seen: set[str], texts: MutableMapping[str, list[str]]
 ) -> list[str]:
-    """Return the lines of a widget that no other box has shown yet."""
+    """Return the lines of a widget, unless another box has shown the widget already."""
     state = states.get(model_id)
     if state is None or model_id in seen or len(seen) > _WIDGETS_MAX:
         return []
@@ -233,7 +230,7 @@ def _read_value(model: str, state: Mapping[str, Any]) -> str:
 
 
 def _shorten(value: object) -> str:
-    """Return the head of a text, nothing for None, and any other value without most of its parts."""
+    """Return the head of a text, an empty text for None, and a shortened repr of any other value."""
     if isinstance(value, str):
         return value[:_VALUE_CHARS]
     return "" if value is None else _PARTS.repr(value)[:_VALUE_CHARS]
@@ -244,7 +241,7 @@ def _read_text(markup: object) -> str:
 
 
 def _format_number(number: float) -> str:
-    """Return a number in six digits; one that no float can hold is shown by the number of its own."""
+    """Return a number in six digits; of an integer too large for a float only the magnitude."""
     try:
         return f"{number:g}"
     except OverflowError:
@@ -252,7 +249,7 @@ def _format_number(number: float) -> str:
 
 
 def describe_chart(data: Mapping[str, Any]) -> str | None:
-    """Return title, axes and series of the chart in a mime bundle; None if there is none."""
+    """Return title, axes and series of the chart in a mime bundle; None without a chart."""
     lines = next((lines for mime, value in data.items() if (lines := _read_chart(mime, value, data)) is not None), None)
     return None if lines is None else "\n".join(lines)
 
@@ -270,7 +267,7 @@ def _read_chart(mime: str, value: object, data: Mapping[str, Any]) -> Iterator[s
 
 
 def _read_script(start: str, source: object) -> dict[str, Any]:
-    """Return the JSON object behind the first place in a script where one begins so; an empty one if there is none."""
+    """Return the JSON object behind the first ``start`` in a script; empty without such an object."""
     if not isinstance(source, str) or (begin := source.find(f"{start}{{")) < 0 or not is_small_text(source):
         return {}
     with suppress(ValueError, RecursionError):
@@ -317,7 +314,7 @@ def _read_bokeh(document: dict[str, Any]) -> Iterator[str]:
 
 def _walk_bokeh(document: object) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the attributes of each object in a document."""
-    pending = [document]
+    pending = [document]  # no recursion: the document may be nested deeply
     while pending:
         value = pending.pop()
         if isinstance(value, dict):
@@ -329,7 +326,7 @@ def _walk_bokeh(document: object) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _title(value: object) -> str:
-    """Return the text of a title, which may be an object or several lines."""
+    """Return the text of a title, from an object or several lines too."""
     if isinstance(value, dict):
         value = value.get("text")
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Reports on many runs: of a replay cell by cell, of ``execute_with_retry`` try by try, of tests case by case."""
+"""Reports on several runs: the cells of a replay, the attempts of ``execute_with_retry``, the cases of a test."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _DESCRIPTIONS: dict[Outcome, str] = {
     "not_reached": "not reached",
 }
 _LISTED_CELLS, _LISTED_NAMES = 20, 40
-#: The seconds that one case may take by default.
+#: The default timeout of a case, in seconds.
 CASE_SECONDS = 10.0
 TestVerdict = Literal["PASS", "FAIL", "ERROR"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCell:
-    """One cell of a replay: its number from 1, the head of its source, and its outcome.
+    """A cell of a replay: number from 1, head of the source, and outcome.
 
-    If the cell was run, ``execution_id`` is its execution in the new session, and ``seconds`` its duration.
+    If the cell was run, ``execution_id`` is the execution in the new session, and ``seconds`` the duration.
     """
 
     number: int
@@ -53,8 +53,8 @@ class ReplayedCell:
 class Replay:
     """The report of the replay of an earlier session.
 
-    ``names`` are its restored variables; ``missing`` those of cells that were not restored. ``state_lost`` says that a cell
-    ended the kernel: the replay stopped there, and all state before it is gone.
+    ``names`` are the restored variables; ``missing`` are variables of cells without a successful replay. ``state_lost`` means
+    that a cell ended the kernel: the replay stopped there, and all earlier state is gone.
     """
 
     source: str
@@ -66,7 +66,7 @@ class Replay:
 
     @property
     def ok(self) -> bool:
-        """Whether every cell that had run was repeated, or its variables were restored."""
+        """Whether every cell that ran before was repeated, or has its variables restored."""
         return not self.state_lost and not self.missing and all(cell.outcome in _RESTORED_OUTCOMES for cell in self.cells)
 
     @property
@@ -96,7 +96,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt, counted from 1; ``kernel_restarted`` says that it ran in a new kernel, or that its kernel was replaced."""
+    """An attempt, counted from 1. ``kernel_restarted`` means that the attempt had a new kernel, or its kernel was replaced."""
 
     attempt: int
     code: str
@@ -117,7 +117,7 @@ class Attempt:
         return self.result.status if diagnosis is None else f"{diagnosis.kind}: {diagnosis.message}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the attempt as JSON types: with ``result``, its output as text, or with ``error``, its failure."""
+        """Return the attempt as JSON types, with the output as text (``result``) or the failure (``error``)."""
         outcome = {"result": self.result.text} if self.success else {"error": self.error}
         diagnosis = to_plain_json(self.result.diagnosis)
         fields = {"attempt": self.attempt, "success": self.success, **outcome, "code": self.code, "diagnosis": diagnosis}
@@ -126,7 +126,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """All attempts of one ``execute_with_retry`` in order; there is at least one."""
+    """All attempts of an ``execute_with_retry`` in order, at least one."""
 
     attempts: tuple[Attempt, ...]
 
@@ -148,10 +148,10 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class TestCase:
-    """One test case with its verdict: ``FAIL`` if an assertion does not hold, ``ERROR`` if the case could not be decided.
+    """A test case with its verdict: ``FAIL`` if an assertion does not hold, ``ERROR`` if the case could not be decided.
 
-    ``message`` is the reason, at most 2,000 characters. ``line`` and ``line_text`` are the last line that ran, in the case's
-    own source or, with ``in_code``, in the code under test; ``output`` is the head of its output, at most 16 KiB;
+    ``message`` is the reason, at most 2,000 characters. ``line`` and ``line_text`` are the last executed line, in the case's
+    own source or, with ``in_code``, in the code under test. ``output`` is the head of the output, at most 16 KiB.
     ``duration`` is in seconds.
     """
 
@@ -171,8 +171,8 @@ class TestCase:
 class TestReport(JsonConvertible):
     """The report of the test cases of some code.
 
-    If the code itself failed, ``error`` is its ``ERROR``, no case was run, and each case is an ``ERROR`` too. ``output`` is
-    the head of the code's output.
+    If the code itself failed, ``error`` is the code's ``ERROR``, no case was run, and each case is an ``ERROR`` too. ``output``
+    is the head of the code's output.
     """
 
     __test__ = False

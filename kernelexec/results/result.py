@@ -1,4 +1,4 @@
-"""The result of one cell: its outputs in order, and a verdict about time, failure and state."""
+"""The result of a cell: outputs in order, and a verdict about time, failure and state."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from kernelexec.results.outputs import (
 if TYPE_CHECKING:
     from kernelexec.results import ModelAnswer
 
-#: ``unknown``: the cell was sent to a kernel, and its outcome cannot be known.
+#: ``unknown``: the cell was sent to a kernel, and the outcome cannot be found out.
 Status = Literal["ok", "error", "aborted", "running", "unknown"]
-#: ``new``: the first result of a kernel that a caller may take for an earlier one, whose variables are gone.
+#: ``new``: the first result of a new kernel; an earlier kernel, with which a caller may confuse it, is gone with its variables.
 State = Literal["kept", "new", "restored", "lost", "unknown"]
 Interrupted = Literal["timeout", "request"]
 Cause = Literal["timeout", "request", "oom", "killed", "crashed", "exited", "culled", "closed"]
-#: The steps of the escalation that ends a cell, gentlest first.
+#: The steps to end a cell, gentlest first.
 InterruptStep = Literal["interrupt", "signal", "cancel", "command", "kill"]
 _INTERRUPTIONS: dict[Interrupted | None, str] = {None: "", "timeout": "timeout", "request": "interrupted"}
 
@@ -59,7 +59,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class CellLine:
-    """A line of a cell in a traceback: the cell's execution count, the line's number and text, and its function."""
+    """A line of a cell in a traceback: the cell's execution count, the line's number and text, and the function."""
 
     cell: int
     line: int
@@ -69,11 +69,11 @@ class CellLine:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The diagnosis of a failure: its kind, the line of the user's own cell, the cause, and hints.
+    """The diagnosis of a failure: kind, line of the user's own cell, cause, and hints.
 
-    ``retryable`` says that the same cell may succeed unchanged. If a module is missing, ``package`` is the name of its
-    distribution in the package index. ``calls`` are the lines of cells in the traceback, outermost first, with those of
-    functions from earlier cells; of more than 50 the first and the last 25.
+    ``retryable`` means that the same cell may succeed unchanged. For a missing module, ``package`` is the name of the
+    distribution in the package index. ``calls`` are the lines of cells in the traceback, outermost first, including lines of
+    functions from earlier cells; of more than 50 lines the first and the last 25.
     """
 
     kind: str
@@ -89,19 +89,23 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult(JsonReadable):
-    """The result of one cell, the same for every way of running it.
+    """The result of a cell, the same for every way to run a cell.
 
     ``exit_code`` is the command's own for a shell cell, 0 or 1 for code, 124 after a timeout, 128 + n after a death by
     signal n, and -1 if the cell never ran. ``ended_by`` is the step of the escalation that ended an interrupted cell.
-    ``state`` says whether the variables are kept, as checked with the kernel; ``lost_names`` are those that are gone, or the
-    one that the cell did not find since it was lost before; ``kernel_epoch`` grows with every new kernel
-    process. ``outputs`` arrived before the cell's end, ``late`` ones after it, from threads or child processes.
-    ``language`` is the cell's: each language has a kernel with its own epochs, except that commands and node run in the
-    Python kernel. ``confinement`` names the layers that confine a kernel on this machine: ``landlock``,
-    ``no-new-privileges``, ``capabilities`` if it is root, ``no-network``; a container has its own. ``cached`` says that the
-    stored result of an earlier run of the same cells was returned and the cell did not run. ``literal`` says that the text of
-    the last expression's value is a literal of Python for it, or is such a literal; ``value`` reads it. ``exit_status`` is the
-    status with which code of a cell exited, by ``sys.exit``, ``exit`` or ``os._exit``; the rest of the cell did not run.
+
+    ``state`` says whether the variables are kept, as checked with the kernel. ``lost_names`` are the lost variables, or an
+    earlier lost variable that the cell did not find. ``kernel_epoch`` grows with every new kernel process. ``outputs`` arrived
+    before the cell's end, ``late`` outputs afterwards, from threads or child processes.
+
+    ``language`` is the language of the cell. Each language has a kernel with its own epochs, except that commands and node run
+    in the Python kernel. ``confinement`` names the layers around a kernel on this machine: ``landlock``,
+    ``no-new-privileges``, ``capabilities`` for root, ``no-network``; a container has its own. ``cached`` means that the stored
+    result of an earlier run of the same cells was returned, and the cell did not run.
+
+    ``literal`` is True if the text of the last expression's value is a Python literal of the value, or is such a literal
+    itself. The property ``value`` reads the literal. ``exit_status`` is the status with which code of a cell exited, by
+    ``sys.exit``, ``exit`` or ``os._exit``; the rest of the cell did not run.
     """
 
     execution_id: str
@@ -132,10 +136,10 @@ class ExecutionResult(JsonReadable):
     literal: bool | str = False
     exit_status: int | None = None
     verdict: str | None = field(init=False, repr=False, compare=False, default=None)
-    """What the outputs do not show, in one line: that the cell runs, a timeout, a refusal, lost state, cut output; or None.
+    """Facts beside the outputs in one line: a running cell, a timeout, a refusal, lost state, cut output; None without any.
 
-    For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``. It is a field, so that web
-    frameworks that convert a dataclass by its fields have it too.
+    For example ``[kernelexec: error · timeout · state lost (timeout) · lost: df, model]``. A field, not a property, for web
+    frameworks, which convert a dataclass by its fields.
     """
 
     def __post_init__(self) -> None:
@@ -150,7 +154,7 @@ class ExecutionResult(JsonReadable):
         return self.ok
 
     def __str__(self) -> str:
-        """Return ``text``, and the ``verdict`` on a line of its own if there is one."""
+        """Return ``text``, followed by the ``verdict`` on a separate line if there is a verdict."""
         if self.verdict is None:
             return self.text
         return f"{self.text}{'' if self.text.endswith(chr(10)) or not self.text else chr(10)}{self.verdict}"
@@ -238,25 +242,25 @@ class ExecutionResult(JsonReadable):
 
     @property
     def text(self) -> str:
-        """The outputs as text: streams unchanged, plain representations and tracebacks on lines of their own, in order.
+        """The outputs as text: streams unchanged, plain representations and tracebacks on separate lines, in order.
 
-        It ends in a newline only if the last output does: the text of ``1 + 1`` is ``2``.
+        The text ends in a newline only if the last output does: the text of ``1 + 1`` is ``2``.
         """
         return output_text(self.outputs)
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The images among the outputs, decoded; one per output, raster formats preferred."""
+        """The images among the outputs, decoded; at most one per output, raster formats preferred."""
         return tuple(image for output in self.outputs if (image := best_image(output)) is not None)
 
     @property
     def audio(self) -> tuple[Audio, ...]:
-        """The sounds among the outputs, decoded; one per output."""
+        """The sounds among the outputs, decoded; at most one per output."""
         return tuple(sound for output in self.outputs if (sound := read_audio(output)) is not None)
 
     @property
     def value(self) -> Any:  # noqa: ANN401 - any value of built-in classes
-        """The value of the last expression, if it is small and of Python's own classes, numpy's or pandas'; None without one.
+        """The value of the last expression: small values of Python's own classes, numpy's or pandas'; None without a value.
 
         Arrays and tables of more than 48 KiB have no value here, nor tables where the kernel has not imported pyarrow.
 
@@ -279,27 +283,27 @@ class ExecutionResult(JsonReadable):
 
     @property
     def html(self) -> str | None:
-        """The HTML of the last output that has some. Kernels are not trusted: show it in a frame of its own."""
+        """The HTML of the last output with HTML. Kernels are not trusted: show this in a separate frame."""
         return self._find_text("text/html")
 
     @property
     def markdown(self) -> str | None:
-        """The Markdown of the last output that has some."""
+        """The Markdown of the last output with Markdown."""
         return self._find_text("text/markdown")
 
     @property
     def latex(self) -> str | None:
-        """The LaTeX of the last output that has some."""
+        """The LaTeX of the last output with LaTeX."""
         return self._find_text("text/latex")
 
     @property
     def json(self) -> Any:  # noqa: ANN401 - any JSON value
-        """The JSON of the last output that has some, as a Python value."""
+        """The JSON of the last output with JSON, as a Python value."""
         return self._find("application/json")
 
     @property
     def png(self) -> bytes | None:
-        """The PNG of the last output that has one; ``images`` has all images of all formats."""
+        """The PNG of the last output with a PNG; ``images`` has all images of all formats."""
         content = self._find_text("image/png")
         return None if content is None else decode_base64(content)
 
@@ -337,7 +341,7 @@ class ExecutionResult(JsonReadable):
         raise ExecutionFailed(message, self)
 
     def for_model(self, limit: int = 20_000) -> ModelAnswer:
-        """Return the answer for a model: how the cell ended, notes, output of at most ``limit`` bytes, up to four pictures.
+        """Return the answer for a model: end of the cell, notes, output of at most ``limit`` bytes, up to four pictures.
 
         Raises:
             InvalidRequest: ``limit`` is not a whole number of bytes of at least 4.
@@ -352,7 +356,7 @@ class ExecutionResult(JsonReadable):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExecutionResult:
-        """Read the text of ``to_json``; raise ``ValueError`` if it is not JSON or not of the published schema."""
+        """Read the text of ``to_json``; raise ``ValueError`` for a text that is not JSON of the published schema."""
         result: ExecutionResult = json_adapter(ExecutionResult).validate_json(text)
         return result
 
@@ -374,22 +378,22 @@ class ExecutionFailed(KernelexecError):
         self.result = result
 
     def __reduce__(self) -> tuple[type[ExecutionFailed], tuple[str, ExecutionResult]]:
-        """Return what pickle and copy need: pools of processes raise it in the parent."""
+        """Return the arguments for pickle and copy, so that process pools can raise the exception in the parent."""
         return type(self), (str(self), self.result)
 
 
 class SecurityError(ExecutionFailed):
-    """A cell that a rule, a validator or an approver refused; nothing ran."""
+    """A cell refused by a rule, a validator or an approver; nothing ran."""
 
     may_have_run = False
 
 
 @dataclass(frozen=True, slots=True)
 class Progress(JsonReadable):
-    """The progress of an execution since a cursor: the new outputs, and the result if it has ended.
+    """The progress of an execution since a cursor: the new outputs, and after the end the result.
 
-    ``missed_bytes`` counts newer output that is no longer in memory: ``read_output`` has it. ``queue_position`` counts the
-    cells before this one. ``remark`` says what a running cell waits for, such as a cell of another client of its kernel.
+    ``missed_bytes`` counts new output no longer in memory, which ``read_output`` returns. ``queue_position`` counts the cells
+    ahead in the queue. ``remark`` is the reason why a running cell waits, such as a cell of another client of the kernel.
     """
 
     execution_id: str
@@ -403,7 +407,7 @@ class Progress(JsonReadable):
 
     @property
     def text(self) -> str:
-        """The new outputs as text; until the cell has ended, that of the next call continues it."""
+        """The new outputs as text; until the end of the cell, the text of the next call continues this text."""
         return output_text(self.outputs, is_part=self.status == "running")
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Code that still runs: background commands with their output, and cells that ask for input."""
+"""Running code: background commands with their output, and cells with requests for input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REPORTED: tuple[BackgroundStatus, ...] = ("running", "stopped", "failed", "kill
 class BackgroundCommand(JsonConvertible):
     """The state of a background command at the time of the call. ``duration`` is in seconds so far.
 
-    ``exit_code`` is None while the command runs, and if it is unknown. The line counts are totals so far.
+    ``exit_code`` is None for a running command, and if unknown. The line counts are totals so far.
     """
 
     command_id: str
@@ -58,7 +58,7 @@ class BackgroundOutput(JsonConvertible):
 
 @dataclass(frozen=True, slots=True)
 class InputRequest:
-    """A cell's ``input(prompt)`` or ``getpass(prompt)``; the answer of the latter is a ``password``, which is not shown."""
+    """A cell's ``input(prompt)`` or ``getpass(prompt)``; the latter asks for a ``password``, and the answer is not shown."""
 
     execution_id: str
     session: str
@@ -67,5 +67,5 @@ class InputRequest:
 
 
 OnInput = Callable[[InputRequest], str | Awaitable[str | None] | None]
-"""A function that answers an input request. If it returns None or raises, the cell gets an ``EOFError``. A plain function is
-called in a thread."""
+"""A function that answers an input request. On None or an exception the cell gets an ``EOFError``. A plain function is called
+in a thread."""

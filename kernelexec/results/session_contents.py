@@ -1,4 +1,4 @@
-"""The contents of a session: its variables, saved ones and completions; its Python and packages."""
+"""The contents of a session: variables, saved variables and completions; Python and packages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Literal, Self
 from kernelexec.results.json_values import JsonConvertible, JsonReadable, is_count, read_list, read_text
 from kernelexec.results.one_line import count_things, format_bytes, join_parts, join_some, list_some
 
-#: Whether code can be run as it stands; ``unknown`` if the kernel cannot decide.
+#: Whether code can be run unchanged; ``unknown`` if the kernel cannot decide.
 CodeStatus = Literal["complete", "incomplete", "invalid", "unknown"]
 
 #: The limit of variables in one call.
 VARIABLES_MAX = 1000
 _SHORT_CHARS, _DIMENSIONS, _MATCHES_MAX = 200, 64, 1000
-#: The use of a virtual environment by Python cells: its interpreter runs them, they import from it, only commands use it, or
-#: it is the session's own, which has the packages of their interpreter too.
+#: The use of a virtual environment by Python cells: as their interpreter, for imports, by commands only, or as the session's
+#: own environment, which also has the packages of the cells' interpreter.
 Served = Literal["interpreter", "packages", "commands", "own"]
 #: The limit of listed packages.
 PACKAGES_MAX = 5000
@@ -26,11 +26,11 @@ _DIRECTORY_PROBLEMS, _REASON_CHARS = ("was deleted", "cannot be entered"), 100
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable of the user.
+    """A user's variable.
 
-    ``type`` is the class with its module, or ``module``, ``function``, ``class``. ``shape`` is that of an array or table, or
-    the length of a built-in collection; ``size_bytes`` is the size of the value itself, without the objects that it refers
-    to. Both are None if they cannot be known without running the user's code. ``text`` is a view of at most 200 characters.
+    ``type`` is the class with its module, or ``module``, ``function``, ``class``. ``shape`` is the shape of an array or table,
+    or the length of a built-in collection. ``size_bytes`` is the size of the value itself, without referenced objects. Both are
+    None if only the user's code could compute them. ``text`` is a view of at most 200 characters.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Variable:
 
     @classmethod
     def from_reply(cls, reply: object) -> Self | None:
-        """Read a kernel's reply; return None if it is invalid."""
+        """Read a kernel's reply; return None for an invalid reply."""
         if not isinstance(reply, dict):
             return None
         name, kind, text = (reply.get(key) for key in ("name", "type", "text"))
@@ -59,7 +59,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Variables(JsonReadable):
-    """The variables of a session, sorted by name; ``total`` counts also those beyond the limit."""
+    """The variables of a session, sorted by name; ``total`` also counts variables beyond the limit."""
 
     variables: tuple[Variable, ...] = ()
     total: int = 0
@@ -98,7 +98,7 @@ class Completion:
 
     @classmethod
     def from_reply(cls, reply: dict[str, Any], code: str, cursor: int) -> Self:
-        """Read a kernel's reply; an invalid one gives no match."""
+        """Read a kernel's reply; an invalid reply gives no match."""
         start, end, matches = reply.get("cursor_start"), reply.get("cursor_end"), reply.get("matches")
         if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end <= len(code)):
             return cls((), cursor, cursor)
@@ -114,9 +114,9 @@ def _read_shape(value: object) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class SavedVariable:
-    """A saved variable. ``file`` is the name of its file in the snapshot's directory, ``sha256`` the digest of the file.
+    """A saved variable. ``file`` is the name of a file in the snapshot's directory, ``sha256`` the digest of the file.
 
-    ``seconds`` is the time to save it; loading takes about as long.
+    ``seconds`` is the time of saving; loading takes about as long.
     """
 
     name: str
@@ -129,7 +129,7 @@ class SavedVariable:
 
 @dataclass(frozen=True, slots=True)
 class SkippedVariable:
-    """A variable that is not in a snapshot, with the reason; ``defined`` says that it is a module, function or class."""
+    """A variable left out of a snapshot, with the reason; ``defined`` means a module, function or class."""
 
     name: str
     reason: str
@@ -138,9 +138,9 @@ class SkippedVariable:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(JsonReadable):
-    """The variables of a session at one moment; the kernel pickled each into a file of its own.
+    """The variables of a session at a moment, each pickled by the kernel into a separate file.
 
-    Objects that several variables share are restored as separate copies. The files are pickles: only a kernel reads them.
+    Objects shared by several variables are restored as separate copies. The files are pickles: only a kernel reads them.
     """
 
     snapshot_id: str
@@ -168,10 +168,9 @@ class Snapshot(JsonReadable):
 class Restored(JsonReadable):
     """The outcome of restoring a snapshot, or of going back to a checkpoint.
 
-    ``names`` are the restored variables: of a checkpoint, all that there are. ``missing`` are those of a snapshot that could
-    not be loaded, with reasons. ``gone`` are the variables that there were and that the checkpoint does not have, and ``cells``
-    is the number of cells that were undone, where it is known. ``files`` are the files that were changed or removed, if the
-    files went back too.
+    ``names`` are the restored variables; after going back to a checkpoint, all present variables. ``missing`` are the variables
+    of a snapshot that failed to load, with reasons. ``gone`` are the earlier variables missing in the checkpoint. ``cells`` is
+    the number of undone cells, where known. ``files`` are the changed or removed files, if the files went back too.
     """
 
     names: tuple[str, ...]
@@ -193,7 +192,7 @@ class Restored(JsonReadable):
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """An installed distribution; ``sha256`` is that of its wheel, if known."""
+    """An installed distribution; ``sha256`` is the digest of the wheel, if known."""
 
     name: str
     version: str
@@ -205,21 +204,21 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class PythonEnvironment(JsonConvertible):
-    """The Python environment of a session's cells, with paths as its kernel sees them."""
+    """The Python environment of a session's cells, with paths as seen by the kernel."""
 
     python: str
     version: str
     prefix: str
     venv: str | None = None
-    """The active virtual environment, if there is one; with a ``command_prefix``, for Python cells only."""
+    """The active virtual environment, if any; with a ``command_prefix``, for Python cells only."""
     served: Served | None = None
-    """Its use by Python cells; None without one, or if no cell has run since it was created."""
+    """The use of ``venv`` by Python cells; None without an environment, or if no cell has run since its creation."""
     command_prefix: tuple[str, ...] = ()
     """The words before each command."""
     system: str = ""
     """The name of the operating system."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """The distributions that Python cells can import: normalised names and versions, at most 5000."""
+    """The distributions importable by Python cells: normalised names and versions, at most 5000."""
 
     @classmethod
     def from_reply(cls, reply: dict[str, Any]) -> Self:
@@ -244,14 +243,14 @@ class Installation(JsonConvertible):
     packages: tuple[Package, ...]
     """The newly installed distributions."""
     venv: str
-    """The virtual environment, as kernels see it."""
+    """The virtual environment, as a path seen by kernels."""
     exit_code: int
     """The exit code of pip: 0 for success, 124 after a timeout."""
     output: str
     """The output of pip, head and tail."""
     seconds: float
     lock: str | None = None
-    """The file that lists the contents of the virtual environment; None if it was not written."""
+    """The file with the list of the virtual environment's contents; None if no file was written."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -266,7 +265,7 @@ class Installation(JsonConvertible):
 
 
 def directory_note(report: object) -> str | None:
-    """Return the note on a current directory that cannot be used, from the kernel's report, of which only paths are quoted."""
+    """Return the note on an unusable current directory, from the kernel's report; None without a problem."""
     if not isinstance(report, dict) or (problem := report.get("problem")) not in _DIRECTORY_PROBLEMS:
         return None
     workspace, reason = report.get("workspace"), report.get("reason")
@@ -283,7 +282,7 @@ def directory_note(report: object) -> str | None:
 
 
 def programs_note(report: object) -> str | None:
-    """Return the note on a kernel's virtual environment, which a result carries once, or on packages just installed there.
+    """Return the note on a kernel's virtual environment, for a single result, or on packages just installed there.
 
     ``report`` is the kernel's message.
     """
@@ -296,7 +295,7 @@ def programs_note(report: object) -> str | None:
 def _describe_venv(venv: object) -> str | None:
     if not isinstance(venv, dict):
         return None
-    path = repr(read_text(venv.get("path"), _TEXT_CHARS))  # in quotes, for it may say anything
+    path = repr(read_text(venv.get("path"), _TEXT_CHARS))  # in quotes: a cell may have chosen the text
     match read_venv_use(venv.get("served")):
         case "interpreter":
             return f"Python cells run on the interpreter of the virtual environment {path}."
@@ -308,7 +307,7 @@ def _describe_venv(venv: object) -> str | None:
 
 
 def packages_notes(report: Mapping[str, Any]) -> list[str]:
-    """Return notes on new packages of which cells have other versions, from the kernel's message."""
+    """Return notes on new packages with other versions in cells, from the kernel's message."""
     notes = []
     if hidden := _list_packages(report.get("hidden")):
         notes.append(f"{hidden}: installed, but cells keep the version that is loaded until the session restarts.")
@@ -322,7 +321,7 @@ def _list_packages(value: object) -> str:
 
 
 def read_venv_use(value: object) -> Served | None:
-    """Return the value if it is a valid one; else None."""
+    """Return a valid value; None for others."""
     match value:
         case "interpreter" | "packages" | "commands" | "own":
             return value

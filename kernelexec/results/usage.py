@@ -1,4 +1,4 @@
-"""The usage of a session: its kernel's memory, the backend's statistics, changed limits; and statistics of its cells."""
+"""The usage of a session: memory of the kernel, statistics of the backend, changed limits; and statistics of cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KIB, _MIB = 1024, 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LargeVariable:
-    """A variable of the user, with the size of its value in bytes."""
+    """A user's variable, with the size of the value in bytes."""
 
     name: str
     size_bytes: int
@@ -30,10 +30,10 @@ class LargeVariable:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """The memory of a kernel and its child processes, its limit, and the biggest variables, the biggest first.
+    """The memory of a kernel and its child processes, the limit, and the biggest variables, the biggest first.
 
-    ``high`` says that 80 % of the limit or more is in use. ``kills`` counts the processes killed for lack of memory so far, and
-    ``checkpoints`` those of them that were checkpoints of the kernel.
+    ``high`` means that 80 % of the limit or more is in use. ``kills`` counts the processes killed so far for lack of memory,
+    and ``checkpoints`` the checkpoints of the kernel among them.
     """
 
     used_bytes: int
@@ -45,7 +45,7 @@ class MemoryUse:
 
     @classmethod
     def from_reply(cls, reply: object) -> Self | None:
-        """Read a kernel's message; return None if it is invalid."""
+        """Read a kernel's message; return None for an invalid message."""
         if not isinstance(reply, dict):
             return None
         used, limit, kills, biggest = (reply.get(name) for name in ("used", "limit", "kills", "biggest"))
@@ -57,7 +57,7 @@ class MemoryUse:
 
     @property
     def names_text(self) -> str:
-        """The biggest variables as text; empty if none is known."""
+        """The biggest variables as text; empty without known variables."""
         return ", ".join(map(str, self.biggest))
 
     def __str__(self) -> str:
@@ -70,26 +70,26 @@ class MemoryUse:
 class Stats(JsonConvertible):
     """The resource usage of a session's kernel and its child processes. None means unavailable, as without a kernel.
 
-    ``cpu_percent`` is of one processor, since the last call, or since the kernel's start for the first call. ``pids``
-    counts processes and threads. Memory that the system can reclaim at once is not counted.
+    ``cpu_percent`` is relative to a single processor, since the last call, or since the kernel's start for the first call.
+    ``pids`` counts processes and threads. Memory reclaimable at once by the system does not count.
     """
 
     isolation: str
     kernel: KernelStatus
     kernel_epoch: int
     uptime_seconds: float | None = None
-    """Since the kernel was ready."""
+    """Time since the kernel was ready."""
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
     cpu_seconds: float | None = None
-    """Since the kernel's process started."""
+    """Processor time since the start of the kernel's process."""
     cpu_percent: float | None = None
     cpus: float | None = None
     """The limit of processor time, in processors."""
     pids: int | None = None
     pids_limit: int | None = None
     container: str | None = None
-    """The id of its container; the next three are the container's too."""
+    """The id of the kernel's container; the next three fields are the container's too."""
     container_name: str | None = None
     image: str | None = None
     network: str | None = None
@@ -99,8 +99,7 @@ class Stats(JsonConvertible):
 class LimitsSet:
     """The limits of a session from now on; None means no limit.
 
-    ``not_applied`` lists limits that could not be set, with reasons: a kernel on this machine has no memory or processor
-    limit of its own.
+    ``not_applied`` lists failed changes, with reasons: a kernel on this machine has no memory or processor limit of its own.
     """
 
     memory_bytes: int | None
@@ -110,7 +109,7 @@ class LimitsSet:
 
 
 def format_size(size: int) -> str:
-    """Return a size as text: in GiB if it is a whole number of them, else in MiB, KiB or bytes."""
+    """Return a size as text: in GiB for a whole number of GiB, else in MiB, KiB or bytes."""
     if 0 < size < _KIB:
         return f"{size} B"
     if size and size % (_KIB * _MIB) == 0:
@@ -129,9 +128,9 @@ def _read_large_variable(item: object) -> LargeVariable | None:
 
 @dataclass(frozen=True, slots=True)
 class CallStatistics:
-    """The statistics of one cell: wall clock and processor time in seconds, memory and output in bytes, and its limits.
+    """The statistics of a cell: wall clock and processor time in seconds, memory and output in bytes, and limits.
 
-    ``complexity`` is the name of the profile, if one was chosen; the limits are its container's, None on this machine.
+    ``complexity`` is the name of the chosen profile, if any. The limits are the container's; None on this machine.
     """
 
     execution_id: str
@@ -149,9 +148,10 @@ class CallStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics(JsonConvertible):
-    """The statistics of all calls of a session so far; ``calls`` holds the newest, and the percentiles are of these.
+    """The statistics of all calls of a session so far; ``calls`` holds the newest calls.
 
-    ``p50`` and ``p95`` are percentiles of ``execution_time`` in seconds, by nearest rank; None without any call.
+    ``p50`` and ``p95`` are percentiles of ``execution_time`` in seconds, by nearest rank, of the newest calls; None without
+    calls.
     """
 
     count: int = 0
@@ -192,7 +192,7 @@ class Statistics(JsonConvertible):
 
 
 class StatisticsAccumulator:
-    """Counter of calls, with the newest ``keep`` of them."""
+    """Counter of calls, which keeps the newest ``keep`` calls."""
 
     def __init__(self, keep: int) -> None:
         self._calls: deque[CallStatistics] = deque(maxlen=keep)

@@ -1,1 +1,1 @@
-"""The bytes between a kernel and its driver: ZMTP, signed messages and the sockets that carry them."""
+"""The bytes between kernel and driver: ZMTP, signed messages, and the sockets below."""

@@ -1,4 +1,4 @@
-"""The connections to a kernel's channels: ZMTP over sockets that are open once it is certain that the kernel serves them.
+"""The connections to a kernel's channels: ZMTP over sockets whose server was checked to be the kernel.
 
 The kernel's side is untrusted: see ``unix_sockets`` for unix sockets.
 """
@@ -25,14 +25,15 @@ from kernelexec.provisioning.runtime.unix_sockets import open_pinned
 #: Bytes that may wait behind the message that the kernel is reading, beside the largest message. A busy kernel leaves none: its
 #: ZeroMQ reads 1,000 messages ahead in a thread of its own.
 _WAITING_MAX_BYTES = 64 * MIB
-#: How long messages of one kernel are delivered before others have their turn, in seconds: 256 KiB hold 131,072 empty ones.
+#: How long messages of one kernel are delivered before other kernels have their turn, in seconds: one read of 256 KiB can
+#: hold 131,072 empty messages.
 _TURN_SECONDS = 0.005
 #: The pauses between two tries to connect, in seconds.
 _SOONEST, _LATEST = 0.005, 0.1
 
 
 class Channel(asyncio.Protocol):
-    """ZMTP over one connection; ``deliver`` gets the messages as they come, ``lost`` the end of the connection."""
+    """ZMTP over one connection; ``deliver`` gets each message on arrival, ``lost`` the end of the connection."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reason = "the kernel closed the connection"
         self.is_overrun = False
-        """Whether the connection was dropped since the kernel did not read its messages."""
+        """Whether the connection was dropped because the kernel left its messages unread."""
         self._is_paused = False
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = self._largest_bytes = 0
@@ -74,7 +75,8 @@ class Channel(asyncio.Protocol):
         self._transport.write(self._hello)
 
     def data_received(self, data: bytes) -> None:
-        """Deliver complete messages, in several turns if there are many; abort the connection on data that is not ZMTP."""
+        """Deliver complete messages, many of them in several turns; abort the connection on data other than ZMTP."""
+        # The decoder is lazy, so reading stays paused until these events are used up: else `feed` would run twice at a time.
         self._events = self._decoder.feed(data)
         self._take_turn()
 
@@ -111,15 +113,16 @@ class Channel(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether an established connection takes no more messages, even if its loss has not been reported yet."""
+        """Whether an established connection takes no more messages, even before its loss is reported."""
         return self.closed.is_set() or (self._transport is not None and self._transport.is_closing())
 
     def send(self, frames: list[bytes]) -> None:
-        """Queue a message of any size for sending, and drop the connection if too much waits already.
+        """Queue a message of any size for sending; drop the connection if too many bytes wait already.
 
         Raises:
             KernelConnectionFailed: the connection is gone, or was dropped now.
         """
+        # The largest message is added because the kernel may still be reading a message of any size, which is no overrun.
         if self._waiting_bytes > _WAITING_MAX_BYTES + self._largest_bytes and not self.is_closed:
             self._reason = f"the kernel left more than {_WAITING_MAX_BYTES} bytes unread"
             self.is_overrun = True
@@ -135,12 +138,13 @@ class Channel(asyncio.Protocol):
             self._transport.write(message)
 
     def pause_writing(self) -> None:
-        """Keep messages here: from Python 3.12 on a transport counts all that it holds whenever it takes one."""
+        """Keep further messages here: since Python 3.12 each write to a full transport counts all its buffers."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Hand messages to the transport until it holds enough of them."""
+        """Hand messages to the transport until its buffer is full."""
         self._is_paused = False
+        # A write may call `pause_writing` at once, which ends the loop.
         while self._waiting and not self._is_paused and self._transport is not None:
             message = self._waiting.popleft()
             self._waiting_bytes -= len(message)
@@ -153,23 +157,24 @@ class Channel(asyncio.Protocol):
 
 
 class Connector:
-    """The opening of a kernel's channels: once where it ``is_serving``, else repeated until it serves.
+    """The opening of a kernel's channels: one try if the kernel ``is_serving``, else tries until the kernel serves.
 
-    ``accepts`` decides by process id which peer of a unix socket is the kernel; the peer of a port must descend from ``pid``.
+    ``accepts`` decides by process id whether the peer of a unix socket is the kernel. The peer of a port must descend from
+    ``pid``.
     """
 
     def __init__(
         self, connection: Connection, pid: int | None, *, is_serving: bool, accepts: Callable[[int], bool] = lambda _: True
     ) -> None:
         self.failure: KernelConnectionFailed | None = None
-        """The reason why the last try failed."""
+        """The failure of the last try."""
         self._connection = connection
         self._pid = pid
         self._is_serving = is_serving
         self._accepts = accepts
 
     async def connect(self, channel: str, make: Callable[..., Channel]) -> Channel:
-        """Return a channel from ``make`` after its handshake. Until the kernel serves, both are tried again.
+        """Return a channel from ``make`` after its handshake. Socket and handshake are tried until the kernel serves.
 
         The caller bounds the wait. A greeting proves that the kernel serves.
 
@@ -178,12 +183,13 @@ class Connector:
         """
         pause = _SOONEST
         while True:
-            opened = make()
+            opened = make()  # a new one for each try: a closed channel cannot be connected again
             try:
                 sock = await self.open_socket(channel)
                 self.failure = None
                 await self._shake_hands(opened, sock)
             except KernelConnectionFailed as exc:
+                # A missing socket or a refused connection is an OSError: the kernel is not there yet. A foreign peer is final.
                 if self._is_serving or not isinstance(exc.__cause__, OSError):
                     raise
                 self.failure = exc
@@ -205,7 +211,7 @@ class Connector:
         """Return a connected socket.
 
         Raises:
-            KernelConnectionFailed: the peer is not the kernel, or the socket is missing, because of an ``OSError`` then.
+            KernelConnectionFailed: the peer is not the kernel; or caused by an ``OSError``, such as a missing socket.
         """
         if self._connection.address is not None:
             return await self._open_port(self._connection.address, self._connection.port(channel))
@@ -219,6 +225,7 @@ class Connector:
                 await asyncio.get_running_loop().sock_connect(sock, (address, port))
             except OSError as exc:
                 raise KernelConnectionFailed(f"{address}:{port}: {exc.strerror or exc}") from exc
+            # After the connection: a check before would say nothing about the listener that accepts us.
             if await anyio.to_thread.run_sync(has_foreign_listener, address, port, self._pid or 0):
                 raise KernelConnectionFailed(f"{address}:{port} is served by another process than the kernel.")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 _VERSION = "5.4"
 _SIGNED_FRAMES = 4
 _ENVELOPE_BYTES = 64 * 1024
-#: The message type whose content is never read: it repeats the request.
+#: A message type without news: the content, a copy of the request, is never read.
 _ECHO = "execute_input"
 _encode = make_json_encoder(separators=(",", ":"))
 _scan: Any = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # without looks for white space around it
-#: Messages that a collector masks by itself, since parts of a stream have to be joined for that.
+#: Messages masked by the collector, which has to join the parts of a stream first.
 _OUTPUTS = frozenset({"stream", "display_data", "execute_result", "update_display_data", "error", "clear_output", "status"})
-#: Fields of the protocol that never hold a user's text: a secret that is part of one by chance must change no verdict.
+#: Protocol fields without user text: a secret that happens to be part of a value there must not change a verdict.
 _SPARED = frozenset({"status", "token", "known", "source", "file", "sha256", "found", "msg_id"})
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message from the kernel. ``whole`` is False where its content was too large, or had too many elements, to be read."""
+    """A message from the kernel. ``whole`` is False if the content was not read: too large, or too many elements."""
 
     msg_type: str
     msg_id: str
@@ -51,15 +51,15 @@ class Message:
 
 
 class Malformed(Exception):
-    """A message is not this kernel's: it is not made of JSON objects, not signed with the key, or cut short."""
+    """A message not from this kernel: not made of JSON objects, not signed with the key, or cut short."""
 
 
 class _TooManyElements(Exception):
-    """A part of a message is not read, since it would make too many objects."""
+    """A message part with too many objects to be read."""
 
 
 class MessageSession:
-    """The messages of one connection: packed, signed, verified, unpacked and masked, under a session id of its own."""
+    """The messages of a connection with its own session id: packed, signed, verified, unpacked and masked."""
 
     def __init__(self, key: bytes) -> None:
         self.session_id = uuid.uuid4().hex
@@ -85,7 +85,7 @@ class MessageSession:
         return msg_id, [protocol.DELIMITER, self._sign(parts), *parts]
 
     def read(self, multipart: Multipart) -> Message | None:
-        """Return the message in the frames; None if it must be dropped."""
+        """Return the message in the frames; None for a message to be dropped."""
         try:
             message = self.unpack(multipart)
         except Malformed:
@@ -96,7 +96,9 @@ class MessageSession:
         return replace(message, content=mask(message.content), metadata=mask(message.metadata))
 
     def unpack(self, multipart: Multipart) -> Message:
-        """Return the message in the frames; raise ``Malformed`` if it must be dropped."""
+        """Return the message in the frames; raise ``Malformed`` for a message to be dropped."""
+        # Identities or a topic | <IDS|MSG> | signature | header | parent header | metadata | content | buffers
+        # A frame over the limit is None.
         frames = multipart.frames
         try:
             start = frames.index(protocol.DELIMITER) + 1
@@ -107,6 +109,8 @@ class MessageSession:
         if signature is None:
             raise Malformed
         whole = metadata_part is not None and content_part is not None
+        # A message with a skipped frame cannot be verified. Only its type and parent are used, to count the missing bytes or
+        # to note an unread reply.
         if whole and not hmac.compare_digest(self._sign([part or b"" for part in parts]), signature):
             raise Malformed
         header = _load(header_part, _ENVELOPE_BYTES)
@@ -127,7 +131,7 @@ class MessageSession:
             return replace(message, whole=False, dropped_bytes=len(content_part or b"") + len(metadata_part or b""))
 
     def _parent_id(self, part: bytes | None) -> str:
-        """Return the msg_id of the parent header, which is parsed once for all messages of a cell."""
+        """Return the msg_id of the parent header, parsed once for all messages of a cell."""
         known, parent_id = self._parent
         if part != known or part is None:
             parent_id = _text(_load(part, _ENVELOPE_BYTES), "msg_id")
@@ -136,7 +140,7 @@ class MessageSession:
 
     def _sign(self, parts: Sequence[bytes]) -> bytes:
         *envelope, content = parts
-        signer = self._hmac.copy()
+        signer = self._hmac.copy()  # the key is hashed once for the connection
         signer.update(b"".join(envelope))
         signer.update(content)
         return signer.hexdigest().encode()
@@ -164,6 +168,7 @@ def _load(part: bytes | None, limit: int | None = None) -> dict[str, Any]:
 
 def _value(part: bytes) -> object:
     text = part.decode()
+    # `json.loads` also looks for white space at both ends. It is left to the rare texts that have some, or are not JSON.
     try:
         value, end = _scan(text, 0)
     except StopIteration:

@@ -1,8 +1,8 @@
 """The connecting side of ZMTP 3.0, the wire protocol of ZeroMQ, with the NULL mechanism: bytes in, messages out, no socket.
 
-Source: https://rfc.zeromq.org/spec/23/. It is implemented here because the peer is untrusted: a frame over the limit is
-skipped as it arrives instead of being allocated, a message keeps its other frames, and no message is sent before the peer has
-proven to speak ZMTP 3 (libzmq would fall back to ZMTP 1.0 and write a message to any peer).
+Source: https://rfc.zeromq.org/spec/23/. The protocol is implemented here because the peer is untrusted. A frame over the limit
+is skipped on arrival instead of being allocated, and its message keeps the other frames. No message is sent before the peer
+has proven to speak ZMTP 3 (libzmq would fall back to ZMTP 1.0 and write a message to any peer).
 """
 
 from __future__ import annotations
@@ -11,6 +11,11 @@ import struct
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
+# A connection:  greeting (64 bytes) | READY command | messages
+#   greeting:    FF, 8 bytes, 7F | major, minor | mechanism (20) | as-server | filler (31)
+#   frame:       flags (1) | size (1, or 8 with _LONG) | body
+#   READY body:  05 "READY", then properties: size (1), name, size (4), value
+# A message is a row of frames; all but the last have _MORE. A command is one frame.
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _GREETING_BYTES = 64
 _LONG_SIZE = struct.Struct(">Q")
@@ -25,17 +30,17 @@ GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00" + _MECHANISM.ljus
 
 
 class ProtocolError(Exception):
-    """The peer does not speak ZMTP 3 without a security mechanism, or violates the protocol."""
+    """A peer with another protocol than ZMTP 3, another mechanism than NULL, or a violation of the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The handshake is done: messages may be sent."""
+    """The end of the handshake: messages may be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Multipart:
-    """One message. A frame over the limit is None, and ``dropped_bytes`` is the size of the skipped part."""
+    """A message. A frame over the limit is None; ``dropped_bytes`` is the total size of skipped frames."""
 
     frames: tuple[bytes | None, ...]
     dropped_bytes: int = 0
@@ -45,7 +50,7 @@ Event = Ready | Multipart
 
 
 def ready_command(socket_type: bytes, identity: bytes = b"") -> bytes:
-    """Return the READY command that follows the greeting."""
+    """Return the READY command, which follows the greeting."""
     properties = _property(b"Socket-Type", socket_type) + (_property(b"Identity", identity) if identity else b"")
     return frame(b"\x05READY" + properties, _COMMAND)
 
@@ -57,7 +62,7 @@ def message(frames: Iterable[bytes]) -> bytes:
 
 
 def frame(body: bytes, flags: int) -> bytes:
-    """Return one frame as bytes for the wire."""
+    """Return a frame as bytes for the wire."""
     if len(body) > _SHORT_MAX:
         return bytes((flags | _LONG,)) + _LONG_SIZE.pack(len(body)) + body
     return bytes((flags, len(body))) + body
@@ -68,20 +73,21 @@ def _property(name: bytes, value: bytes) -> bytes:
 
 
 class Decoder:
-    """A decoder of the peer's bytes into events; it holds at most one message within the limit."""
+    """A decoder of the peer's bytes into events; holds at most one message within the limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._is_greeted = False
         self._limit = limit_bytes
         self._buffer = bytearray()
         self._ready = False
+        #: Bytes still to be skipped of a frame over the limit.
         self._skip = 0
         self._frames: list[bytes | None] = []
         self._size = 0
         self._dropped = 0
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """Take bytes as they came and yield the events that they complete.
+        """Take received bytes and yield the events completed by them.
 
         Raises:
             ProtocolError: the peer violates the protocol; the connection must be closed.
@@ -105,17 +111,17 @@ class Decoder:
                     position = start
                     continue
                 position, body = self._body(size, start)
-                if position < 0:
+                if position < 0:  # back to the header, which is read again with the next chunk
                     position = start - (9 if flags & _LONG else 2)
                     return
                 event = self._event(flags, size, body)
                 if event is not None:
                     yield event
-        finally:
+        finally:  # also if the caller stops at a yield: the bytes of yielded events are used up
             del self._buffer[:position]
 
     def _directly(self, chunk: bytes) -> Generator[Multipart, None, bytes]:
-        """Return the messages at the beginning of a chunk, and the rest of it."""
+        """Yield the messages at the beginning of a chunk, and return the rest."""
         position, multipart = self._take_whole(chunk, 0)
         while multipart is not None:
             yield multipart
@@ -127,7 +133,11 @@ class Decoder:
         return self._ready and not self._skip
 
     def _take_whole(self, buffer: bytes | bytearray, position: int) -> tuple[int, Multipart | None]:
-        """Return the frames of complete messages within the limit, as most are, up to the end of a message."""
+        """Take complete frames within the limit up to the end of a message, the usual case.
+
+        Return the position behind the last frame taken, and the message if its end was reached. Other frames are left to
+        `_header` and `_body`.
+        """
         frames, room, end = self._frames, self._limit - self._size, len(buffer)
         while position + 9 <= end and len(frames) < _FRAMES_MAX:
             flags = buffer[position]
@@ -166,7 +176,10 @@ class Decoder:
         return True
 
     def _header(self, position: int) -> tuple[int, int, int]:
-        """Return flags, size and start of the body; start -1 means incomplete, flags -1 that bytes were skipped up to start."""
+        """Return flags, size and start of the body.
+
+        A start of -1 means an incomplete header; flags of -1 mean skipped bytes up to the start.
+        """
         buffer = self._buffer
         available = len(buffer) - position
         if self._skip:
@@ -187,7 +200,8 @@ class Decoder:
         return flags, size, position + 9
 
     def _body(self, size: int, start: int) -> tuple[int, bytes | None]:
-        """Return end and content of the frame; end -1 means incomplete, content None that the frame is over the limit."""
+        """Return end and content of the frame; end -1 means incomplete, content None a frame over the limit."""
+        # The frame's event is due at once, before its bytes have come: the size is known, and nothing of them is kept.
         if self._too_large(size):
             here = min(size, len(self._buffer) - start)
             self._skip = size - here
@@ -212,7 +226,7 @@ class Decoder:
             self._dropped += size
         else:
             self._size += size
-        if len(self._frames) < _FRAMES_MAX:
+        if len(self._frames) < _FRAMES_MAX:  # further frames are None by `_too_large`, and only their bytes are counted
             self._frames.append(body)
         return None if flags & _MORE else self._whole()
 

@@ -1,4 +1,4 @@
-"""A session's journal: cells, commands, refusals and changes of its life as lines of JSON, written as they happen."""
+"""The journal of a session: cells, commands, refusals and changes of its life as lines of JSON, written at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded cells of a session's last life, in order, with their ends; and the cell that was running when its owner died."""
+"""The recorded cells of a session's last life, in order, with their ends; and the cell running at its owner's death."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from kernelexec.rules.recorded_history import CellLineage, History, RecordedCell
 _DEPTH_MAX = 16
 _OF_CELLS = frozenset({"started", "finished", "aborted", "restored", "promoted"})
 _UNDONE = "{} had been undone before the session ended, and are left out."
-#: The timeout of a running cell whose record names none, in seconds.
+#: The timeout of a running cell without a recorded timeout, in seconds.
 _TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Journals:
-    """The journals beside one that is read; those that they name are read to a bounded depth."""
+    """The journals beside the journal being read; journals named in them are read to a bounded depth."""
 
     directory: Path
     depth: int = _DEPTH_MAX
 
     def read(self, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the records of the journal that a record names; of its path only the name counts."""
-        name = Path(str(record.get("journal", ""))).name
+        """Yield the records of the journal named in a record; only the last part of the path counts."""
+        name = Path(str(record.get("journal", ""))).name  # a changed record cannot make other files be read
         if self.depth and name:
             with suppress(OSError):
                 yield from read(self.directory / name)
@@ -42,12 +42,12 @@ class _Journals:
 
 @dataclass(slots=True)
 class _SessionRun:
-    """A life of a session: from its opening to its end, or to the end of its owner."""
+    """A life of a session: from the opening to the end, or to the end of the owner."""
 
     sources: _Journals
-    """The journals of its branches, and of the session that it is a branch of."""
+    """The journals of branches, and of the session from which this life branched off."""
     whole: bool = True
-    """Whether its own replay was completed."""
+    """Whether the life's own replay was completed."""
     cells: dict[str, RecordedCell] = field(default_factory=dict)
     running: str | None = None
     kernel: object = None
@@ -56,13 +56,13 @@ class _SessionRun:
     replaced: list[int] = field(default_factory=list)
     lineage: CellLineage = field(default_factory=CellLineage)
     began_after: str = ""
-    """The last cell before a branch began, to which it goes back at most."""
+    """The last cell before the beginning of a branch, the furthest point for going back."""
     goes_on: bool = False
-    """Whether the next kernel has the state of the cells so far, since it is a copy."""
+    """Whether the next kernel is a copy, with the state of the cells so far."""
 
     @property
     def history(self) -> History:
-        """The cells that count, without those that were undone; and a snapshot, unless it has their variables."""
+        """The cells without undone cells; and the snapshot, unless the snapshot covers an undone cell."""
         undone = [self.lineage.is_undone(execution_id) for execution_id in self.cells]
         cells = tuple(cell for cell, is_undone in zip(self.cells.values(), undone, strict=True) if not is_undone)
         replaced = tuple(number - sum(undone[:number]) for number in self.replaced)
@@ -98,10 +98,11 @@ class _SessionRun:
                 self._take_over(record)
 
     def _go_back(self, record: dict[str, Any]) -> None:
-        """Go back to the state after a cell; a branch that takes the place of this life goes on with its own cells."""
+        """Go back to the state after a cell; a branch in the place of this life goes on with the branch's cells."""
         self.lineage.go_back(str(record.get("after") or self.began_after))
         if record.get("event") == "promoted":
             for follower in self.sources.read(record):
+                # In a branch's journal "after nothing" means its beginning, which is a cell of this life.
                 if follower.get("event") == "restored" and not follower.get("after"):
                     follower["after"] = record.get("after")
                 if follower.get("event") in _OF_CELLS:
@@ -119,7 +120,7 @@ class _SessionRun:
             self.cells[self.running] = replace(self.cells[self.running], ended_kernel=True)
 
     def _take_over(self, record: dict[str, Any]) -> None:
-        """Replace the cells that a replay ran by those that its snapshot stood for."""
+        """Replace the cells run by a replay with the cells covered by its snapshot."""
         carried, played = History.from_metadata(record), record.get("cells")
         if carried is None or not isinstance(played, list):
             return
@@ -131,15 +132,15 @@ class _SessionRun:
 
 
 def read_history(path: Path) -> History:
-    """Return the cells of the newest life that has any; a life that ended during its own replay does not count.
+    """Return the cells of the newest life with cells; a life that ended during its own replay does not count.
 
-    Cells that never ran are left out: nothing of them was lost.
+    Cells that never ran are left out, since they had no state to lose.
     """
     return _read_last(_Journals(path.parent), read(path)).history
 
 
 def _read_last(sources: _Journals, records: Iterable[dict[str, Any]], *, until: str | None = None) -> _SessionRun:
-    """Return the newest life with cells; or the one with the cell ``until``, up to that."""
+    """Return the newest life with cells; with ``until``, the life of this cell, up to the cell's end."""
     life = newest = _SessionRun(sources)
     for record in records:
         if record.get("event") == "opened":
@@ -154,7 +155,7 @@ def _read_last(sources: _Journals, records: Iterable[dict[str, Any]], *, until: 
 
 
 def _begin(sources: _Journals, opened: dict[str, Any]) -> _SessionRun:
-    """Return a life that begins: a branch begins with the cells of its parent until then, if their journal is there."""
+    """Return a new life. A branch begins with the parent's cells up to the branch, if the parent's journal is there."""
     point = opened.get("branch")
     if not isinstance(point, dict):
         return _SessionRun(sources, whole="replays" not in opened)
@@ -184,20 +185,20 @@ def _finish_cell(cell: RecordedCell, record: dict[str, Any]) -> RecordedCell:
 
 @dataclass(frozen=True, slots=True)
 class RunningCell:
-    """A cell that was sent to a kernel, and whose end is not recorded."""
+    """A cell sent to a kernel, without a recorded end."""
 
     execution_id: str
     cell: Cell
     kernel_epoch: int
     request_id: str | None
     timeout: float
-    """The timeout from its start, in seconds."""
+    """The timeout from the start of the cell, in seconds."""
     began: float
-    """The time when it was sent, in seconds of ``time.monotonic``."""
+    """The time at which the cell was sent, in seconds of ``time.monotonic``."""
 
 
 def running_cell(path: Path) -> RunningCell | None:
-    """Return the cell that is running in the newest life of a session, if any. For a thread: a journal may be long."""
+    """Return the running cell in the newest life of a session; None without. For a thread: a journal may be long."""
     running: dict[str, Any] | None = None
     for fields in read(path):
         match fields.get("event"):
@@ -213,7 +214,7 @@ def running_cell(path: Path) -> RunningCell | None:
 
 
 def _restore_running(fields: dict[str, Any]) -> RunningCell | None:
-    """Return the cell of a record; None if it cannot be restored."""
+    """Return the cell of a record; None if the record does not fit the digest of its code or the request's fingerprint."""
     timeout, epoch, request_id, execution_id = (
         fields.get(name) for name in ("timeout", "kernel_epoch", "request_id", "execution_id")
     )
@@ -222,6 +223,7 @@ def _restore_running(fields: dict[str, Any]) -> RunningCell | None:
         return None
     if request_id is not None and (not isinstance(request_id, str) or cells.fingerprint(cell) != fields["fingerprint"]):
         return None
+    # The record has the wall clock's time: a monotonic clock is not the same after a reboot. The clock may have been set back.
     elapsed = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(fields["time"])).total_seconds())
     budget = float(timeout) if isinstance(timeout, int | float) and timeout > 0 else _TIMEOUT
     return RunningCell(execution_id, cell, epoch, request_id, budget, time.monotonic() - elapsed)

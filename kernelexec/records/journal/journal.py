@@ -1,4 +1,4 @@
-"""The hook that writes a journal: a locked, bounded file that consists of JSON lines at every moment."""
+"""The hook of a journal: a locked, bounded file with complete JSON lines at every moment."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from kernelexec.records.journal.records import (
 )
 from kernelexec.workspace.safe_files import DIRECTORY, closing_fd
 
-#: The bound of files of a journal; the newest one has the journal's name, the others are numbered.
+#: Number of files of a journal at most; the newest has the journal's name, the others are numbered.
 PARTS = 4
-#: How long to wait for an earlier owner that is ending, and the pause between looks, in seconds.
+#: How long to wait for the end of a closing owner, and the pause between two tries, in seconds.
 PATIENCE, _PAUSE = 10.0, 0.02
 _KEEPERS = 1000
 _TAIL_BYTES = 64 * 1024
 #: Records that begin and end a session's life, and records of cells in it.
 _BEGINS, _ENDS, _CELLS = ("opened", "adopted"), ("closing", "closed"), ("started", "finished")
-#: A held directory's files have paths here, which name them wherever the directory is moved.
+#: Paths of files in a held directory begin here, and stay valid when the directory is moved.
 _HELD = Path("/proc/self/fd")
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -45,23 +45,23 @@ logger = logging.getLogger("kernelexec")
 
 
 class Journal:
-    """One session's journal. An event is in the file when the call returns; if not, ``failure`` says why.
+    """The journal of a session. An event is in the file when the call returns; otherwise ``failure`` has the reason.
 
-    A line is written as a whole or not at all. Lines that could not be written are counted by the next line that can.
-    Cells may be able to move the directory, so it is held open, and no link in its place is followed.
+    A line is written completely or not at all. After a failure, the next successful line is preceded by the number of missing
+    lines. Cells may be able to move the directory, so the directory is held open, and links in its place are not followed.
 
     Args:
-        path: the file's name; if another process writes that file, the first free numbered one beside it is used.
-        limit_bytes: the bound of all parts of the journal together; above it the oldest part is removed.
+        path: name of the file; while another process writes this file, the first free numbered file beside it is used.
+        limit_bytes: the bound of all parts of the journal together; above this the oldest part is removed.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int) -> None:
         self.path = path
         self.failure: str | None = None
         self.owner_was_killed = False
-        """Whether its owner before was killed, so that the session and the state of its cells are lost."""
+        """Whether the previous owner was killed, with the session and the state of its cells."""
         self.owner_was_closed = False
-        """Whether a session of this name ran cells before, and was closed; its variables were ``owner_names``."""
+        """Whether an earlier session of this name ran cells and was closed; its variables were ``owner_names``."""
         self.owner_names: tuple[str, ...] = ()
         self._name = path
         self._limit = max(1, limit_bytes // PARTS)
@@ -77,7 +77,7 @@ class Journal:
         self._claim()
 
     def __call__(self, event: Event, /) -> None:
-        """Write the line of the event, if it has one."""
+        """Write the line of an event; nothing for an event without a record."""
         fields = record(event)
         if fields is None or self._closed:
             return
@@ -94,19 +94,19 @@ class Journal:
         self._remember(fields)
 
     def flush_to_disk(self) -> None:
-        """Write the journal through to the disk, so that it outlasts a failure of the machine.
+        """Write the journal through to the disk, to survive a failure of the machine.
 
         Raises:
-            OSError: the disk did not confirm it.
+            OSError: the disk did not confirm the write.
         """
         if self._fd is not None:
-            os.fdatasync(self._fd)
+            os.fdatasync(self._fd)  # the length of the file included, which readers need
 
     def find_request(self, request_id: str) -> JournaledRequest | None:
-        """Return this journal's knowledge of a request, from any of its owners.
+        """Return the request as known to this journal, from any of its owners; None for an unknown request.
 
         Raises:
-            Refused: another process writes the journal, so this process cannot know.
+            Refused: another process writes the journal, so the answer is unknown here.
         """
         if self.path != self._name:
             message = (
@@ -114,6 +114,7 @@ class Journal:
                 "send the request there, or take another session name."
             )
             raise Refused(message)
+        # The file is read once, and `_remember` adds all later requests. Those of this process win: their records may be gone.
         with self._reading:
             if not self._read:
                 for name, sent in requests(self._held(self.path)).items():
@@ -139,7 +140,7 @@ class Journal:
         self._fd = self._directory = None
 
     def _hold_directory(self) -> None:
-        """Open the directory, and create it where it is missing; a link in its place is an error."""
+        """Open the directory, created if missing; a link in its place is an error."""
         path = self._name.parent
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing_fd(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as above:
@@ -148,11 +149,11 @@ class Journal:
             self._directory = track_fd(os.open(path.name, DIRECTORY, dir_fd=above))
 
     def _held(self, path: Path) -> Path:
-        """Return the path of a file in the held directory; without one there is no such file."""
+        """Return the path of a file through the held directory's descriptor, where the system has such paths."""
         return _HELD / str(self._directory) / path.name if _HELD.is_dir() else path
 
     def _claim(self) -> None:
-        """Lock the first free file, and repair a line that an earlier owner could not finish."""
+        """Lock the first free file, and cut off the unfinished line of an earlier owner."""
         try:
             self._hold_directory()
             for path in (self._name, *(sibling_path(self._name, number) for number in range(2, _KEEPERS))):
@@ -172,6 +173,7 @@ class Journal:
 
     def _repair(self, fd: int) -> None:
         """Cut off an incomplete last line, whose writer was killed."""
+        # In steps from the end: a line may be longer than the part that is read.
         size = os.fstat(fd).st_size
         while size and (tail := os.pread(fd, min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))):
             end = tail.rfind(b"\n") + 1
@@ -190,15 +192,15 @@ class Journal:
             fd, size = self._turn_over(fd), 0
         left = memoryview(content)
         try:
-            while left:
+            while left:  # a disk that fills up takes a part, and reports the error at the next write
                 left = left[os.write(fd, left) :]
-        except OSError:
+        except OSError:  # the part is taken back; the lock makes this process the only writer, so nothing else stands behind
             with suppress(OSError):
                 os.ftruncate(fd, size)
             raise
 
     def _current(self) -> int:
-        """Return the open file; begin a new one if it was removed or moved."""
+        """Return the open file; begin a new file if this was removed or moved."""
         if self._fd is None or not self._is_in_place(self._fd):
             self._release()
             self._claim()
@@ -215,6 +217,8 @@ class Journal:
     def _turn_over(self, fd: int) -> int:
         """Begin a new part. At every moment the name exists and names a locked file."""
         path = self._held(self.path)
+        # A second name for the old part, then one rename over the first: a rename of the old part would leave a moment without
+        # the name, in which another process could create and lock a journal of its own.
         next_part(path).hardlink_to(path)
         fresh = path.with_name(f".{path.name}.new")
         fresh.unlink(missing_ok=True)
@@ -228,7 +232,7 @@ class Journal:
         return new
 
     def _remember(self, fields: dict[str, Any]) -> None:
-        """Remember a sent request, also if its record was not written or is gone."""
+        """Remember a sent request, even if its record was not written or is gone."""
         name = fields.get("request_id")
         self._adopted |= fields["event"] == "adopted"
         if name is not None and fields["event"] == "started":
@@ -245,13 +249,14 @@ class Journal:
 
 
 def _lock(fd: int, path: Path) -> bool:
-    """Lock a file; return whether that worked. An owner that is ending is waited for."""
+    """Lock a file; return whether this worked. Wait for a closing owner, at most ``PATIENCE`` seconds."""
     deadline = time.monotonic() + PATIENCE
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return False
     while True:
         try:
             lock(fd)
+            # Between our open and the lock its owner may have begun a new part: then the name is another file's.
             return os.path.samestat(os.fstat(fd), path.stat())
         except BlockingIOError:
             if _newest(fd)[0] not in _ENDS or time.monotonic() > deadline:
@@ -262,7 +267,7 @@ def _lock(fd: int, path: Path) -> bool:
 
 
 def _read_end(fd: int) -> tuple[bool, tuple[str, ...]]:
-    """Return whether there are records of cells near the end, and the variables of the last session that was closed."""
+    """Return whether there are records of cells near the end, and the variable names of the last closed session."""
     tail = os.pread(fd, _TAIL_BYTES, max(0, os.fstat(fd).st_size - _TAIL_BYTES))
     has_cells, names = False, list[object]()
     for raw in tail.splitlines():
@@ -274,7 +279,10 @@ def _read_end(fd: int) -> tuple[bool, tuple[str, ...]]:
 
 
 def _newest(fd: int) -> tuple[str | None, bool]:
-    """Return the newest record of the session's life near the end, and whether records of cells follow it."""
+    """Return the newest event of the session's life near the end, and whether records of cells follow.
+
+    The event is None if the last 64 KiB have none; cells are assumed then if the file is longer.
+    """
     size, ran = os.fstat(fd).st_size, False
     for raw in reversed(os.pread(fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).splitlines()):
         event = (parse_record(raw) or {}).get("event")

@@ -1,7 +1,7 @@
-"""Records of a journal: events as JSON objects, results as they are stored in them, and their readers.
+"""The records of a journal: events as JSON objects, stored results, and the readers.
 
-The readers return records, requests, cells as rows for people, and statistics. Any program may have written the file: types
-and sizes of values are checked, and lines that are not records are skipped.
+The readers return records, requests, cells as rows for people, and statistics. Any program may have written the file, so types
+and sizes of values are checked, and lines without a record are skipped.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.results import CallStatistics, Error, ExecutionResult, Output, Statistics, StatisticsAccumulator, Stream
 from kernelexec.text import clean, clean_text, cut_middle, head_within, make_json_encoder, utf8_size
 
-#: Bounds in bytes: of a result whose request may be sent again, of the text of any other, of refused code.
+#: Bounds in bytes: of the result of a request with a name, of the text of any other result, of refused code.
 RESULT_BYTES, TEXT_BYTES, REFUSED_BYTES = 1024 * 1024, 2048, 4096
 _STREAM_BYTES = RESULT_BYTES // 8
 _ERROR_BYTES = RESULT_BYTES // 16
 _FILES = 1000
-#: Frequent records without nested values, which are encoded without cleaning.
+#: Frequent records, encoded without cleaning at first.
 _FLAT = frozenset({"started", "finished"})
 _encode = make_json_encoder(separators=(",", ":"), allow_nan=False)
 _LINE_ENDS = {ord(end): json.dumps(end)[1:-1] for end in "\x7f\x85\u2028\u2029"}
 DIRECTORY, SUFFIX = ".journals", ".jsonl"
-#: Separators of the numbers of parts, and of sibling journals of other processes; session names do not contain them.
+#: Separators before the numbers of parts, and of sibling journals of other processes; session names have neither.
 _PART, _KEEPER = "~", "@"
-#: The second form is what other programs write that rewrite a journal.
+#: The second form is written by other programs that rewrite a journal.
 _ANY_REQUEST, _ANY_SPACED = b'"request_id":"', b'"request_id": "'
 #: An ASCII line without these, as nearly all are, has no halves of surrogate pairs: neither escaped nor in UTF-16.
 _ODD = (b"\\ud", b"\\uD", b"\0")
@@ -44,7 +44,7 @@ SECONDS_MAX, _LARGEST = 1e9, 2.0**53
 
 
 def record(event: events.Event) -> dict[str, Any] | None:
-    """Return the record of an event; None for events without one."""
+    """Return the record of an event; None for events without a record."""
     match event:
         case events.CellRefused() | events.CellStarted() | events.CellExecuted() | events.CellAborted():
             fields = _of_cell(event)
@@ -116,7 +116,7 @@ def _of_session(event: events.SessionEvent) -> dict[str, Any]:
 
 
 def line(fields: dict[str, Any]) -> bytes:
-    """Return a record as one line, also for readers that take other characters for the end of a line."""
+    """Return a record as one line, also for readers with other line ends than LF, such as `str.splitlines`."""
     if fields.get("event") in _FLAT and "result" not in fields:
         with suppress(ValueError):  # a value that is not JSON, or not UTF-8
             return _as_line(fields)
@@ -129,12 +129,12 @@ def _as_line(fields: dict[str, Any]) -> bytes:
 
 
 def request_mark(request_id: str) -> bytes:
-    """Return the bytes that each record of this request contains."""
+    """Return bytes contained in each record of a request."""
     return line({"request_id": request_id})[1:-2]
 
 
 def shorten_result(result: ExecutionResult) -> ExecutionResult:
-    """Return a result for the journal: whole if it fits, else its shortened text and error, without displays."""
+    """Return a result for the journal: unchanged up to 1 MiB of JSON, else with shortened text and error, without displays."""
     if utf8_size(result.to_json()) <= RESULT_BYTES:
         return result
     streams = [Stream("stdout", result.stdout), Stream("stderr", result.stderr)]
@@ -201,7 +201,7 @@ def _outcome(result: ExecutionResult) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class JournalRow:
-    """A row for people: a cell with its outcome, a refusal, or a change in the session's life."""
+    """A row for people: a cell with its outcome, a refusal, or a change of the session's life."""
 
     time: str = ""
     event: str = ""
@@ -215,14 +215,14 @@ class JournalRow:
     cause: str | None = None
     reason: str | None = None
     text: str | None = None
-    """The beginning of the cell's output."""
+    """Head and tail of the cell's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournaledRequest:
-    """A request in a journal: its execution, the fingerprint of its cell, and the result if its end is recorded.
+    """A request in a journal: its execution, the fingerprint of its cell, and the result if the end is recorded.
 
-    ``in_this_run`` says whether it was sent after the session that the journal is open for was opened.
+    ``in_this_run`` says whether the request was sent in the current life of the session.
     """
 
     execution_id: str
@@ -238,7 +238,7 @@ def parts(path: Path) -> list[Path]:
 
 
 def next_part(path: Path) -> Path:
-    """Return the name that the journal's newest file gets when a new part begins."""
+    """Return the next name of the journal's newest file, for the beginning of a new part."""
     newest = max((_part_number(path, file) for file in parts(path)), default=0)
     return path.with_name(f"{path.stem}{_PART}{newest + 1}{path.suffix}")
 
@@ -249,13 +249,13 @@ def sibling_path(path: Path, number: int) -> Path:
 
 
 def _part_number(path: Path, file: Path) -> int:
-    """Return the number of this part of the journal; 0 for the newest part and for other files."""
+    """Return the number of a part of the journal; 0 for the newest part and for other files."""
     stem, _, number = file.stem.rpartition(_PART)
     return int(number) if stem == path.stem and number.isdecimal() else 0
 
 
 def journals(workspace: Path) -> dict[str, Path]:
-    """Return the journals of a workspace by the names that ``path_of`` and people use."""
+    """Return the journals of a workspace by name, as for ``path_of``."""
     paths = workspace.joinpath(DIRECTORY).glob(f"*{SUFFIX}")
     return {path.stem: path for path in sorted(paths) if _PART not in path.stem}
 
@@ -269,7 +269,7 @@ def path_of(workspace: Path, name: str) -> Path:
     """Return the path of a session's existing journal.
 
     Raises:
-        InvalidRequest: there is none; the message names the nearest one.
+        InvalidRequest: there is no such journal; the message suggests the nearest name.
     """
     known = journals(workspace)
     if name not in known:
@@ -279,16 +279,17 @@ def path_of(workspace: Path, name: str) -> Path:
 
 
 def read(path: Path, *marks: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the records of a journal, the oldest first; with ``marks`` only those whose line contains one of them."""
+    """Yield the records of a journal, the oldest first; with ``marks``, only records with a mark in their line."""
     for part in parts(path):
         with suppress(FileNotFoundError), part.open("rb") as file:  # the oldest part may be removed at any time
             for raw in file:
+                # A search in bytes is far cheaper than JSON. A mark may match text of a cell, so callers check the record.
                 if (not marks or any(mark in raw for mark in marks)) and (fields := parse_record(raw)) is not None:
                     yield fields
 
 
 def requests(path: Path, request_id: str | None = None) -> dict[str, JournaledRequest]:
-    """Return the newest executions of all requests of a journal, without their results; or of one request, with its result."""
+    """Return the newest execution of each request, without results; with a ``request_id``, only this request's, with result."""
     newest: dict[str, JournaledRequest] = {}
     for fields in _records_about(path, request_id):
         name = fields["request_id"]
@@ -304,7 +305,7 @@ def requests(path: Path, request_id: str | None = None) -> dict[str, JournaledRe
 
 
 def requests_of_life(path: Path) -> set[str]:
-    """Return the requests whose cells were sent since the session was opened, by any of its owners."""
+    """Return the requests with cells sent since the session was opened, by any of its owners."""
     names: set[str] = set()
     for fields in read(path):
         if fields.get("event") == "opened":
@@ -315,7 +316,7 @@ def requests_of_life(path: Path) -> set[str]:
 
 
 def _records_about(path: Path, request_id: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the records of cells that were sent with this request id, or with any."""
+    """Yield the records of cells sent with this request id; None means any id."""
     mark = _ANY_REQUEST if request_id is None else request_mark(request_id)
     for fields in read(path, mark, _ANY_SPACED):
         named = fields.get("request_id")
@@ -324,7 +325,7 @@ def _records_about(path: Path, request_id: str | None) -> Iterator[dict[str, Any
 
 
 def rows(path: Path) -> list[JournalRow]:
-    """Return the rows of a journal: one for each cell, refusal and change of life, in the order in which they began."""
+    """Return the rows of a journal, a row for each cell, refusal and change of life, in the order of their beginnings."""
     by_id: dict[object, JournalRow] = {}
     for number, fields in enumerate(read(path)):
         keys = {name: _KEYS.get(name, name) for name in JournalRow.__dataclass_fields__}
@@ -353,7 +354,7 @@ def _fits(name: str, value: object) -> bool:
 
 
 def parse_record(raw: bytes) -> dict[str, Any] | None:
-    """Return the record of a line, whose text can be encoded; None for other lines."""
+    """Return the record of a line, with text that can be encoded; None for other lines."""
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError):
@@ -364,13 +365,13 @@ def parse_record(raw: bytes) -> dict[str, Any] | None:
 
 
 def read_number(value: object, limit: float = _LARGEST) -> float | None:
-    """Return a recorded number if it is plausible."""
+    """Return a recorded number from 0 to below ``limit``; None for another value."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < limit else None  # type: ignore[arg-type, operator]
 
 
 def statistics(path: Path, *, keep: int) -> Statistics:
-    """Return the statistics of all ended cells of a journal, and the newest of them one by one; without their limits."""
+    """Return the statistics of all ended cells of a journal, with the ``keep`` newest cells, without their limits."""
     tally, begun = StatisticsAccumulator(keep), dict[str, dict[str, Any]]()
     for fields in read(path):
         name = fields.get("execution_id")

@@ -1,12 +1,11 @@
 """A notebook as a page of HTML, made by nbconvert.
 
-A template of nbconvert is code of the process that uses it, and nbconvert looks for templates in the current directory and in
-the user's own ones, where cells can write. So a report has only the templates that are installed with nbconvert, and these run
-in Jinja's sandbox.
+A template of nbconvert runs as code of the using process. nbconvert also looks for templates in the current directory and in
+the user's own directories, where cells can write. So a report uses only the installed templates, in Jinja's sandbox.
 
-A report is a page of the reader's files, whose scripts have the rights of such a page, and outputs are not trusted. So HTML and
-scripts of outputs stand in frames of their own, markup of Markdown is sanitized, and the page loads nothing but the scripts and
-fonts of its formulas.
+The page is a file of the reader, scripts there have the rights of a local file, and outputs are not trusted. So HTML and
+scripts of outputs stand in frames of their own, markup of Markdown is sanitized, and the page loads only the scripts and fonts
+of formulas.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from kernelexec.results import DisplayData, output_text, strip_ansi
 from kernelexec.results.views import render_frame
 
 _SCRIPTS, _WIDGET = ("application/javascript", "text/javascript"), "application/vnd.jupyter.widget-view+json"
-#: How many escape sequences of a text become colours.
+#: Number of escape sequences in a text above which all are removed.
 _COLOURS_MAX = 2000
-#: What Markdown may become: with ``raw`` HTML in it, a cell that rewrites its notebook would write the page.
+#: The elements that Markdown may become. A cell can rewrite its notebook, so HTML in Markdown would be a page of the cell.
 _TAGS = frozenset(
     re.findall(
         r"\w+",
@@ -45,7 +44,7 @@ _ATTRIBUTES = {
 
 
 def load_exporter() -> Callable[[str], str]:
-    """Return a function that makes a page of a notebook's JSON text; raise ``InvalidRequest`` without nbconvert."""
+    """Return a function that converts a notebook's JSON text to a page; raise ``InvalidRequest`` without nbconvert."""
     try:
         import bleach  # noqa: PLC0415 - for a report only, as the next ones
         import nbformat  # noqa: PLC0415
@@ -68,6 +67,7 @@ def load_exporter() -> Callable[[str], str]:
         def get_prefix_root_dirs(self) -> list[str]:
             return installed
 
+        # A private method of nbconvert, where its exporter makes the environment.
         def _create_environment(self) -> SandboxedEnvironment:
             unsafe = super()._create_environment()
             environment = SandboxedEnvironment(loader=unsafe.loader, extensions=list(unsafe.extensions))
@@ -78,7 +78,7 @@ def load_exporter() -> Callable[[str], str]:
 
         def _sanitize(self, markup: object) -> str:
             text = str(markup)
-            if text in self.frames:
+            if text in self.frames:  # our own frames, made before: the sanitizer would remove them
                 return text
             cleaned: str = bleach.clean(
                 text,
@@ -100,7 +100,7 @@ def load_exporter() -> Callable[[str], str]:
 
 
 def _isolate(notebook: Any) -> list[str]:  # noqa: ANN401 - a node of nbformat
-    """Put what could run in the page into frames, and return these."""
+    """Replace content with scripts by frames, and return the frames."""
     frames = []
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
@@ -125,7 +125,7 @@ def _isolate(notebook: Any) -> list[str]:  # noqa: ANN401 - a node of nbformat
 
 
 def _limit_colours(output: Any) -> None:  # noqa: ANN401 - a node of nbformat
-    """Remove escape sequences from texts with many: the time that nbconvert takes for them is quadratic."""
+    """Remove escape sequences from texts with many of them: nbconvert's time for them is quadratic."""
     if "text" in output:
         output["text"] = _strip_many(output["text"])
     if "traceback" in output:
@@ -139,7 +139,7 @@ def _strip_many(text: str) -> str:
 
 
 def _make_policy(mathjax_url: str) -> str:
-    """Return the element that says what the page may load: pictures of its own directory, and what shows its formulas."""
+    """Return the policy element of the page: only pictures of its own directory, and the scripts and fonts of formulas."""
     formulas = "https://" + urlsplit(mathjax_url).netloc
     policy = (
         f"default-src 'none'; img-src 'self' data: blob:; media-src data: blob:; font-src data: {formulas}; "
@@ -150,5 +150,5 @@ def _make_policy(mathjax_url: str) -> str:
 
 
 def _template_roots() -> list[Path]:
-    """Return the directories of Jupyter's files that belong to this environment or to the system."""
+    """Return the directories of Jupyter's files in this environment and in the system, never the user's."""
     return [Path(prefix, "share/jupyter") for prefix in (sys.prefix, "/usr/local", "/usr")]

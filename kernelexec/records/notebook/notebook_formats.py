@@ -1,15 +1,15 @@
-"""Notebooks of the format 4.5 in memory: repaired from any other, read from scripts, and given parameters.
+"""Notebooks of the format 4.5 in memory: repaired from other formats, read from scripts, and given parameters.
 
-Notebooks that Jupyter would run are upgraded, and each fault is counted. nbclient reads a notebook without validation, so a
-notebook with faults of the schema runs there. Unknown types of cells and additional keys stay as they are. Only notebooks
-before the format 4 need nbformat, which can take a second to import.
+All notebooks that Jupyter would run are upgraded, and each fault is counted. nbclient reads a notebook without validation, so
+notebooks with faults of the schema run there. Unknown types of cells and additional keys stay unchanged. Only notebooks before
+the format 4 need nbformat, which can take a second to import.
 
-Scripts have ``# %%`` cells, as editors and jupytext write them. A line ``# %% title [markdown] key=value`` begins a cell: of
-code, of Markdown (``[markdown]`` or ``[md]``) or raw (``[raw]``), with its title and options in its metadata. A script of
-jupytext begins with a header in YAML, in comments. Only in such a script are commented magics (``# %matplotlib inline``, ``#
-!ls``) code, since jupytext comments them; in others they may be what they seem.
+Scripts have ``# %%`` cells, as written by editors and jupytext. A line ``# %% title [markdown] key=value`` begins a cell: of
+code, of Markdown (``[markdown]`` or ``[md]``) or raw (``[raw]``), with title and options in the metadata. A script of jupytext
+begins with a header in YAML, in comments. Only there are commented magics (``# %matplotlib inline``, ``# !ls``) code, since
+jupytext comments magics; in other scripts they may be mere comments.
 
-Parameters are assignments in a cell of their own, where papermill puts them and as papermill writes them.
+Parameters are assignments in a cell of their own, in the place and the form of papermill.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from kernelexec.results.json_values import is_count
 
 #: The format of cells' ids, by the schema of the format 4.5.
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-#: The keys without which a reader cannot show an output, by its type.
+#: The required keys of an output by type; readers cannot show an output without them.
 _OUTPUT_KEYS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "stream": {"name": str, "text": (str, list)},
     "display_data": {"data": dict, "metadata": dict},
     "execute_result": {"data": dict, "metadata": dict},
     "error": {"ename": str, "evalue": str, "traceback": list},
 }
-#: The newest format, and the oldest of its minor versions whose cells have ids.
+#: The newest format, and the first of its minor versions with ids of cells.
 _FORMAT, _MINOR_WITH_IDS = 4, 5
 _CELL_MARK = re.compile(r"^# ?%%(?!%)(?P<title>.*)$", re.MULTILINE)
-#: jupytext's own mark, which a commented magic such as ``# %%time`` is not.
+#: jupytext's own mark; ``# %%time`` is a commented magic instead.
 _JUPYTEXT_MARK = re.compile(r"^# %%(?P<title>[ \t].*|[ \t]*)$", re.MULTILINE)
 _HEADER = re.compile(r"\A(?:#!.*\n)?(?:\s*\n)*# ---[ \t]*\n(?P<lines>(?:#.*\n)*?)# ---[ \t]*(?:\n|\Z)")
 _TYPES = {"markdown": "markdown", "md": "markdown", "raw": "raw"}
@@ -52,21 +52,21 @@ _COMMENTED_MAGIC = re.compile(
 )
 _QUOTED = re.compile(r"(?P<quotes>\"{3}|'{3})(?P<text>.*)(?P=quotes)", re.DOTALL)
 _DECODER = json.JSONDecoder()
-#: The tag of the cell with the defaults, and that of the cell with the values of one run.
+#: The tags of the cell with defaults and of the cell with the values of a run.
 _DEFAULTS, _INJECTED = "parameters", "injected-parameters"
 _WORDS = {"True": True, "False": False, "None": None}
 _DEPTH_MAX = 50
 
 
 class NotANotebook(ValueError):
-    """The text is no notebook that Jupyter would run; the message completes "it is no notebook: ..."."""
+    """A text that Jupyter would not run as a notebook; the message completes "it is no notebook: ..."."""
 
 
 def read_notebook(text: str) -> tuple[dict[str, Any], list[str]]:
     """Return a notebook of the format 4.5 from its JSON text, and its repaired faults in words.
 
     Raises:
-        NotANotebook: Jupyter would not run it either.
+        NotANotebook: Jupyter would not run the notebook either.
     """
     notebook = _parse(text)
     cells = notebook.get("cells")
@@ -84,7 +84,7 @@ def read_notebook(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Return the notebook of the format 4 in a JSON text, converted from an older format if need be."""
+    """Return the notebook in a JSON text, converted from an older format to the format 4 if necessary."""
     try:
         notebook = json.loads(text)
     except json.JSONDecodeError as exc:
@@ -102,7 +102,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _convert(notebook: dict[str, Any], version: int) -> dict[str, Any]:
-    """Return a notebook of an older format as one of the format 4, without nbformat's own classes."""
+    """Convert a notebook of an older format to the format 4, without nbformat's own classes."""
     import nbformat  # noqa: PLC0415 - see above
 
     try:
@@ -136,14 +136,14 @@ def _repair_cell(cell: object, label: str, faults: Counter[str]) -> dict[str, An
 
 
 def _set_default(cell: dict[str, Any], key: str, kind: type, default: object, faults: Counter[str]) -> None:
-    """Set the value of a key of a cell that is missing, or is none of its kind."""
+    """Set a missing key of a cell, or a value of another kind, to the default."""
     if not isinstance(cell.get(key), kind):
         faults[f"cells without {key}"] += 1
         cell[key] = default
 
 
 def _repair_output(output: object, faults: Counter[str]) -> bool:
-    """Give an output its metadata; return whether a reader can show it."""
+    """Add missing metadata to an output; return whether a reader can show the output."""
     if isinstance(output, dict) and isinstance(output.get("data"), dict):
         output.setdefault("metadata", {})
     if not (is_output := _is_output(output)):
@@ -160,7 +160,7 @@ def _is_output(output: object) -> TypeGuard[dict[str, Any]]:
 
 
 def _repair_ids(cells: list[dict[str, Any]], faults: Counter[str], *, are_expected: bool) -> None:
-    """Give each cell an id of its own; ``are_expected``: the format of the notebook has ids."""
+    """Give each cell a unique id; ``are_expected`` means that the notebook's format has ids."""
     known: set[str] = set()
     for cell in cells:
         cell_id = cell.get("id")
@@ -172,7 +172,7 @@ def _repair_ids(cells: list[dict[str, Any]], faults: Counter[str], *, are_expect
 
 
 def read_script(text: str) -> dict[str, Any]:
-    """Return the notebook of a script; parts without code or text are left out."""
+    """Return a script as a notebook, without empty parts."""
     cells: list[dict[str, Any]] = []
     header, metadata = _HEADER.match(text), dict[str, Any]()
     if header is not None:
@@ -209,7 +209,7 @@ def _read_header(text: str) -> tuple[dict[str, Any], str]:
 
 
 def _read_cell(title: str, source: str, *, is_jupytext: bool) -> dict[str, Any]:
-    """Return the cell behind a mark."""
+    """Return the cell after a mark."""
     marked = _TYPE.search(title)
     metadata = _read_options(_TYPE.sub("", title))
     if marked is not None:
@@ -220,7 +220,7 @@ def _read_cell(title: str, source: str, *, is_jupytext: bool) -> dict[str, Any]:
 
 
 def _read_code(source: str, metadata: dict[str, Any], *, is_jupytext: bool) -> dict[str, Any]:
-    """Return a cell of code. jupytext comments magics, and all of a cell whose magic has another ``language``."""
+    """Return a cell of code. jupytext comments magics, and the whole cell under a magic of another ``language``."""
     language = metadata.get("language")
     if is_jupytext and isinstance(language, str):
         del metadata["language"]
@@ -233,6 +233,7 @@ def _read_code(source: str, metadata: dict[str, Any], *, is_jupytext: bool) -> d
 
 def _read_options(title: str) -> dict[str, Any]:
     """Return the title and the options of a mark as metadata: values in JSON, or single words."""
+    # Values are decoded in their place, since a value in JSON may contain blanks and further "key=".
     metadata: dict[str, Any] = {}
     position, first = 0, None
     while (option := _OPTION.search(title, position)) is not None:
@@ -257,7 +258,7 @@ def _make_cell(cell_type: str, source: str, metadata: dict[str, Any]) -> dict[st
 
 
 def read_value(text: str) -> Any:  # noqa: ANN401 - of any kind
-    """Return the value of a parameter as text: a number, True, False or None where it reads as one, else the text itself."""
+    """Return the value of a parameter from its text: a number, True, False or None if readable as such, else the text."""
     if text in _WORDS:
         return _WORDS[text]
     for kind in (int, float):
@@ -267,10 +268,12 @@ def read_value(text: str) -> Any:  # noqa: ANN401 - of any kind
 
 
 def inject_parameters(notebook: dict[str, Any], values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Add a cell that assigns the values: in the place of an injected one, else after that tagged ``parameters``, else first.
+    """Add a cell with assignments of the values.
+
+    The cell replaces an injected cell, else follows the cell tagged ``parameters``, else is the first.
 
     Returns:
-        The names that the cell tagged ``parameters`` does not assign, since they may be mistyped.
+        Names without an assignment in the cell tagged ``parameters``: they may be mistyped.
 
     Raises:
         InvalidRequest: a name or a value cannot be written in Python.
@@ -293,7 +296,7 @@ def _find(cells: list[dict[str, Any]], tag: str) -> int | None:
 
 
 def _assigned_names(source: str) -> set[str]:
-    """Return the names that a cell assigns at its top level; none if it is not plain Python."""
+    """Return the names assigned at the top level of a cell; none for a cell that is not plain Python."""
     try:
         nodes = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError):

@@ -22,21 +22,20 @@ from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResul
 from kernelexec.rules.recorded_history import History, RecordedCell, RecordedStatus, restore_call
 from kernelexec.workspace.safe_files import replace_file
 
-#: Longer recorded durations are not believed, in seconds.
+#: The longest plausible duration of a recorded cell, in seconds.
 _LONGEST = 365 * 24 * 3600.0
 _LONG_TEXTS = frozenset({"source", "text", "application/javascript", "image/svg+xml"})
-#: The kernelspecs and languages whose cells run in the Python kernel, by the beginning of their names.
+#: Names of kernelspecs and languages of the Python kernel.
 _PYTHON = re.compile(r"i?python[\d.]*$", re.IGNORECASE)
-#: The tag of cells that are not run, as in nbclient.
+#: The tag of cells to be skipped, as in nbclient.
 SKIPPED = "skip-execution"
 _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
 
 
 class CellFile:
-    """A notebook in memory whose code cells are run one after the other; the rest of it stays unchanged.
+    """A notebook in memory whose code cells are run in order; everything else stays unchanged.
 
-    Empty cells and cells with the tag ``skip-execution`` are not run, as in nbclient. Cells that did not run keep their
-    outputs.
+    Empty cells and cells with the tag ``skip-execution`` are not run, as in nbclient. Cells without a run keep their outputs.
     """
 
     def __init__(
@@ -45,13 +44,13 @@ class CellFile:
         self._notebook = notebook
         kernelspec, language = _read_kernelspec(notebook["metadata"])
         self.unknown_parameters = () if not parameters else _inject(notebook, parameters, language)
-        """Names of parameters that the notebook's own cell of parameters does not have."""
+        """Names of parameters missing in the notebook's own cell of parameters."""
         self._shown: dict[str, list[dict[str, Any]]] = {}
         self._recorded: dict[str, tuple[Output, ...]] = {}
         self._captured: dict[str, list[dict[str, Any]]] = {}
         self._executed: dict[str, dict[str, Any]] = {}
         self.is_changed = False
-        """Whether something came after the last write."""
+        """Whether late output or an update came after the last write."""
         code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["source"].strip()]
         self._cells = [cell for cell in code_cells if SKIPPED not in cell["metadata"].get("tags", [])]
         described = ", ".join(faults)
@@ -65,12 +64,13 @@ class CellFile:
     def read(cls, path: Path, *, piped: bool = False, parameters: Mapping[str, Any] | None = None) -> Self:
         """Read a notebook or a script, by its extension, and set its parameters: see ``inject_parameters``.
 
-        A pipe is read to its end, which may never come, only if it may be ``piped``.
+        A pipe is read only if ``piped``, to its end, which may never come.
 
         Raises:
             InvalidRequest: the file is missing, not regular, not UTF-8, or not a valid notebook, or a parameter is invalid.
         """
         try:
+            # Opening a pipe without a writer would wait for one, before the kind of the file is known.
             flags = os.O_RDONLY | os.O_CLOEXEC | (0 if piped else os.O_NONBLOCK)
             with os.fdopen(os.open(path, flags), "rb") as file:
                 if not piped and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -89,7 +89,7 @@ class CellFile:
         """Read a notebook from its JSON text.
 
         Raises:
-            InvalidRequest: Jupyter would not run it either; the message says why.
+            InvalidRequest: Jupyter would not run the text either; the message has the reason.
         """
         try:
             return cls(*read_notebook(text), parameters)
@@ -103,17 +103,17 @@ class CellFile:
         return cls(read_script(text), parameters=parameters)
 
     def to_json(self) -> str:
-        """Return the notebook's text, as ``write`` writes it."""
+        """Return the notebook as text, the same as in a file of ``write``."""
         cells = [_in_lines(cell) for cell in self._notebook["cells"]]
         return json.dumps({**self._notebook, "cells": cells}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Return the code of the cells that are not empty."""
+        """The code of the cells to be run."""
         return tuple(cell["source"] for cell in self._cells)
 
     def get_language(self, number: int) -> str:
-        """Return the language of a cell's source, as ``AsyncSession.execute`` takes it."""
+        """Return the language of a cell's source, for ``AsyncSession.execute``."""
         cell = self.history.cells[number]
         return cell.language if cell.source == self._cells[number]["source"] else "python"  # "%%bash" and "%%script node"
 
@@ -122,9 +122,9 @@ class CellFile:
         return "raises-exception" in self._cells[number]["metadata"].get("tags", [])
 
     def record(self, number: int, result: ExecutionResult) -> None:
-        """Store the outputs of a result in the cell, and what its limits cut off, which ``on_event`` got.
+        """Store the outputs of a result in the cell, or the whole outputs from ``on_event`` if limits cut the result.
 
-        The moments are those at which the cell was sent and its end was seen, under the names of nbclient.
+        The metadata get the times of the cell's request and end, under the names of nbclient.
         """
         cell, outputs = self._cells[number], saved_outputs(self._recorded.pop(result.execution_id, result.outputs))
         ended = datetime.now(UTC)
@@ -143,12 +143,15 @@ class CellFile:
                 self._shown.setdefault(output.display_id, []).append(recorded)
 
     def set_language_info(self, info: dict[str, Any]) -> None:
-        """Set a kernel's description of its language, as nbclient does."""
+        """Set the kernel's description of its language, as in nbclient."""
         if info:
             self._notebook["metadata"]["language_info"] = info
 
     def on_event(self, event: Event, /) -> None:
-        """Keep the whole outputs of a cell for ``record``; add late output to recorded cells, and update displays: a hook."""
+        """Keep the whole outputs of a cell for ``record``, add late output to recorded cells, and update displays.
+
+        A hook: gets all events of the session.
+        """
         if isinstance(event, CellExecuted) and event.recorded is not None:
             self._recorded[event.result.execution_id] = event.recorded.outputs
             self._set_widgets(event.recorded)
@@ -161,7 +164,7 @@ class CellFile:
                 self.is_changed = True
 
     def _set_widgets(self, recorded: RecordedOutputs) -> None:
-        """Store the state of the kernel's widgets, with the outputs that output widgets captured."""
+        """Store the state of the kernel's widgets, with the captured outputs of output widgets."""
         for comm_id, outputs in recorded.captured.items():
             _add_outputs(self._captured.setdefault(comm_id, []), outputs)
         for content in recorded.widgets.values():
@@ -172,7 +175,7 @@ class CellFile:
             self._notebook["metadata"]["widgets"] = dict(recorded.widgets)
 
     def write(self, path: Path, *, dir_fd: int | None = None) -> None:
-        """Replace the file of the notebook as a whole; with ``dir_fd`` it is in that open directory."""
+        """Replace the file of the notebook as a whole; with ``dir_fd``, in this open directory."""
         self.is_changed = False
         content = self.to_json().encode("utf-8", "backslashreplace")  # in JSON a lone surrogate's escape is its own
         replace_file(path, content, dir_fd=dir_fd)
@@ -185,7 +188,7 @@ def _inject(notebook: dict[str, Any], parameters: Mapping[str, Any], language: s
 
 
 def _add_outputs(recorded: list[dict[str, Any]], outputs: Iterable[Output]) -> None:
-    """Add outputs to those of a cell; text goes on in the last output if it is of the same stream."""
+    """Add outputs to the outputs of a cell; text of the last output's stream continues this output."""
     for output in map(notebook_output, saved_outputs(outputs)):
         last = recorded[-1] if recorded else {}
         if output["output_type"] == "stream" == last.get("output_type") and output["name"] == last["name"]:
@@ -195,7 +198,7 @@ def _add_outputs(recorded: list[dict[str, Any]], outputs: Iterable[Output]) -> N
 
 
 def _in_lines(node: dict[str, Any]) -> dict[str, Any]:
-    """Return a cell, an output or a mime bundle with its long texts as lines, as nbformat writes them."""
+    """Return a cell, an output or a mime bundle with long texts as lists of lines, in nbformat's form."""
     part = dict(node)
     for key, value in node.items():
         if isinstance(value, str) and (key in _LONG_TEXTS or key.startswith("text/")):
@@ -208,7 +211,7 @@ def _in_lines(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_kernelspec(metadata: dict[str, Any]) -> tuple[str | None, str]:
-    """Return the name of the notebook's kernelspec, None for any of Python's, and the language of its cells."""
+    """Return the name of the notebook's kernelspec, None for any Python kernel, and the language of the cells."""
     name, language = _read_text(metadata, "kernelspec", "name"), _read_text(metadata, "kernelspec", "language")
     if not language and not _PYTHON.match(name):
         language = _read_text(metadata, "language_info", "name")
@@ -218,7 +221,7 @@ def _read_kernelspec(metadata: dict[str, Any]) -> tuple[str | None, str]:
 
 
 def _read_text(metadata: dict[str, Any], *keys: str) -> str:
-    """Return the text under these keys, or an empty one."""
+    """Return the text under these keys; empty if there is none."""
     value: Any = metadata
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
@@ -226,7 +229,7 @@ def _read_text(metadata: dict[str, Any], *keys: str) -> str:
 
 
 def _past(cell: dict[str, Any], default_language: str) -> RecordedCell:
-    """Return a code cell with its end, from its outputs and from the metadata of our own notebooks."""
+    """Return a code cell with its outcome, from its outputs and from the metadata of our own notebooks."""
     noted = cell["metadata"].get("kernelexec")
     metadata = noted if isinstance(noted, dict) else {}
     language, seconds, command = metadata.get("language"), metadata.get("seconds"), metadata.get("command")
@@ -266,7 +269,7 @@ def code_cell(cell: Cell, result: ExecutionResult, outputs: Iterable[Output]) ->
 
 
 def mark_undone(cell: dict[str, Any], *, is_undone: bool) -> None:
-    """Mark a cell of ``code_cell`` as undone, so that tools that run the notebook skip it; or remove the mark."""
+    """Mark a cell of ``code_cell`` as undone, to be skipped when a tool runs the notebook; or remove the mark."""
     metadata = cell["metadata"]
     if is_undone:
         metadata["tags"] = [SKIPPED]
@@ -277,7 +280,7 @@ def mark_undone(cell: dict[str, Any], *, is_undone: bool) -> None:
 
 
 def saved_outputs(outputs: Iterable[Output]) -> list[Output]:
-    """Return the outputs that a notebook has: not the text of help and profiles, which Jupyter shows in a pager."""
+    """Return the outputs for a notebook, without the text of help and profiles, which Jupyter shows in a pager."""
     return [output for output in outputs if not (isinstance(output, DisplayData) and output.metadata.get(PAGER) is True)]
 
 

@@ -1,6 +1,6 @@
-"""The notebook of a session: a valid ``.ipynb`` in its workspace, replaced as a whole after every cell.
+"""The notebook of a session: a valid ``.ipynb`` in the workspace, replaced as a whole after every cell.
 
-A new session has a notebook under a name of its own, or continues that of an earlier session of its name.
+A new session continues the notebook of an earlier session of its name, or has a notebook under a new name.
 """
 
 from __future__ import annotations
@@ -46,42 +46,47 @@ _METADATA = {
 
 #: The bound of a notebook in bytes of JSON; above it the outputs of its oldest cells are left out.
 NOTEBOOK_BYTES = 64 * 1024 * 1024
-#: The elements of JSON of a notebook that is continued, at most: they take some 100 bytes of memory each.
+#: The limit of JSON elements of a continued notebook: each takes some 100 bytes of memory.
 _ELEMENTS_MAX = 2_000_000
-#: The levels of a cell above the content of its outputs, whose nesting is bounded by itself.
+#: The levels of a cell above the content of outputs, which has a bound of its own for nesting.
 _CELL_LEVELS = 8
-#: How long a write waits for the one before it, in seconds.
+#: How long a write waits for the previous write, in seconds.
 _PATIENCE = 10.0
 _LEFT_OUT = {"output_type": "stream", "name": "stderr", "text": "[outputs left out: the notebook had grown too large]\n"}
-#: The weight of late output among noted events, in bytes, and the pieces of a cell without outputs: its head and its end.
+#: The weight of late output among noted events, in bytes, and the number of pieces of a cell without outputs: head and end.
 _WEIGHT, _PIECES_MIN = 64 * 1024, 2
-#: The size of pieces of text that are encoded at a time, in characters; other threads run in between.
+#: The size of pieces of text encoded at a time, in characters; other threads run in between.
 _PIECE_CHARS = 128 * 1024
 #: The separators before the first of several values and before the others, and the end of a cell's outputs.
 _SEPARATORS, _END = (b"\n", b",\n"), b"]}"
-#: What stands between the other fields of a cell and its outputs.
+#: The text between the other fields of a cell and its outputs.
 _OUTPUTS = b', "outputs": ['
+# A cell as pieces of the file:
+#   head:     separator {"cell_type": ..., "source": ...  , "outputs": [
+#   outputs:  separator {...}   each, or all outputs and the end in one piece
+#   end:      ]}
+# The pieces of all cells in order are the list of cells, so a write copies bytes and encodes nothing.
 _encode = make_json_encoder()
-#: Errors that end when space is freed.
+#: Errors that freed space ends.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-#: The notebooks of earlier sessions of one name that stay in a workspace, and how old the one is that a new one replaces.
+#: Number of notebooks of earlier sessions of a name in a workspace, and the least age of a notebook to be replaced in seconds.
 _NOTEBOOKS_MAX, _NOTEBOOK_SECONDS = 9, 3600.0
 
 
 @dataclass(slots=True)
 class _Recorded:
-    """A cell as JSON: in one piece, or with a piece for each output if outputs may change."""
+    """A cell as JSON: head and outputs, with a piece for each output if outputs may change."""
 
     pieces: list[bytes | SpooledBytes]
-    """The first piece comes before the outputs."""
+    """The head, which comes before the outputs, then the outputs."""
     size: int
 
 
 class Recorder:
-    """A hook that records cells for the notebook; ``write``, for a thread, does the work.
+    """A hook that records cells for the notebook. ``write``, called in a thread, does the work.
 
-    Cells are stored as their JSON in the file, so that only changes are encoded again; long ones neither in memory nor
-    where cells could change them. A failed write is repeated with the next one: the file is always whole.
+    Cells are stored as the JSON of the file, so that only changes are encoded again. Long pieces are kept out of memory, where
+    no cell can change them. The next write repeats a failed write. The file is always complete.
     """
 
     def __init__(
@@ -90,12 +95,14 @@ class Recorder:
         self.path = path
         self._is_reserved, self._lock = is_reserved, lock
         self._limit = limit_bytes
+        # Two locks: `_noting` guards the noted events and the lineage for an instant, so the event loop never waits for a disk;
+        # `_writing` guards everything else during a write.
         self._noting = threading.Lock()
         self._noted: dict[tuple[str, str], tuple[CellExecuted | DisplayUpdated | LateOutputReported, int]] = {}
         self._noted_bytes = 0
         self._lineage = CellLineage()
         self._turned: set[str] = set()
-        """The executions that were undone, or count again, since the last write."""
+        """The executions undone, or counted again, since the last write."""
         self._writing = threading.Lock()
         self._changed = False
         self._cells: list[_Recorded] = []
@@ -108,9 +115,9 @@ class Recorder:
 
     @classmethod
     def of(cls, path: Path, lock: int | None = None, *, is_new_session: bool = False) -> Self | None:
-        """Return a recorder that continues an earlier one's notebook; None if another program wrote it, or it cannot be read.
+        """Return a recorder that continues a notebook; None for an unreadable notebook, or a notebook of another program.
 
-        Displays that it contains stay unchanged. For a new session all its cells count as undone: their state is gone.
+        The displays in the notebook stay unchanged. For a new session all cells there count as undone: their state is gone.
         """
         if (cells := _read_cells(path)) is None:
             return None
@@ -123,7 +130,7 @@ class Recorder:
         return recorder
 
     def __call__(self, event: Event, /) -> None:
-        """Record a finished cell, or new content of an earlier display: the newest of each, within bounds."""
+        """Note an event for the next write: the newest of each cell and display, within bounds."""
         match event:
             case CellStarted(cell=cell, execution_id=execution_id) if cell.kernel == "python":
                 with self._noting:
@@ -139,7 +146,7 @@ class Recorder:
                 self._note(("late", f"{event.execution_id} {time.monotonic_ns()}"), event, _WEIGHT)
 
     def write(self) -> None:
-        """Replace the file if anything changed. For any thread.
+        """Replace the file after changes. For any thread.
 
         Raises:
             OSError: the file could not be written; TimeoutError if an earlier write hangs.
@@ -158,19 +165,19 @@ class Recorder:
                     make_empty(self.path)
                     self._is_reserved = True
                 replace_file(self.path, _file(map(self._spool.read, self._pieces())))
-                self._changed = False
+                self._changed = False  # only now: after an error the next write tries again
         finally:
             self._writing.release()
 
     @property
     def cell_count(self) -> int:
-        """How many cells it has."""
+        """The number of cells written or added so far."""
         return len(self._cells)
 
     def extend(self, path: Path, skipped: int) -> None:
-        """Add the cells of another recorder's notebook after the first ``skipped`` ones; the next write has them. For a thread.
+        """Add the cells of another recorder's notebook, without the first ``skipped``, for the next write. For a thread.
 
-        Nothing is added of a notebook that cannot be read. Their displays stay unchanged.
+        An unreadable notebook adds nothing. The displays of added cells stay unchanged.
         """
         with self._writing:
             while self._noted:
@@ -185,7 +192,7 @@ class Recorder:
                 self._append(cell)
 
     def finish(self) -> None:
-        """Write for the last time. A notebook without any recorded cell only reserved its name, and is removed."""
+        """Write for the last time; remove a notebook without cells, which only reserved its name."""
         try:
             self.write()
             if not self._cells and has_content(self.path, b"".join(_file(()))):
@@ -210,9 +217,10 @@ class Recorder:
     def _note(self, key: tuple[str, str], event: CellExecuted | DisplayUpdated | LateOutputReported, weight: int) -> None:
         with self._noting:
             _, before = self._noted.get(key, (None, 0))
+            # Cells have the weight 0, so that no bound leaves a cell out.
             if weight and self._noted_bytes - before + weight > self._limit:
                 return
-            self._noted.pop(key, None)
+            self._noted.pop(key, None)  # to the end of the order: an update must come after the cell of its display
             self._noted[key] = event, weight
             self._noted_bytes += weight - before
 
@@ -223,12 +231,12 @@ class Recorder:
         return event
 
     def _mark_undone(self) -> None:
-        """Mark the cells that were undone, and no longer those that count again."""
+        """Mark undone cells, and remove the mark from cells that count again."""
         with self._noting:
             turned, self._turned = self._turned, set()
             undone = {execution_id: self._lineage.is_undone(execution_id) for execution_id in turned}
         for execution_id, is_undone in undone.items():
-            if (number := self._numbers.get(execution_id)) is None:
+            if (number := self._numbers.get(execution_id)) is None:  # its cell is not recorded yet: at a later write
                 with self._noting:
                     self._turned.add(execution_id)
                 continue
@@ -248,7 +256,7 @@ class Recorder:
         self._append(cell)
 
     def _add_late(self, execution_id: str, outputs: Iterable[Output]) -> None:
-        """Add output to the cell of an execution, if its outputs were not left out."""
+        """Add output to the cell of an execution, unless the cell's outputs were left out."""
         number = self._numbers.get(execution_id)
         if number is None or number < self._thinned:
             return
@@ -281,12 +289,13 @@ class Recorder:
         self._make_room()
 
     def _update(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        """Update every display of the id; if the newest cell has no room for the content, its display stays unchanged."""
+        """Update every display of the id; a display of the newest cell stays unchanged without room for the content."""
         content = {"data": bundle(data), "metadata": dict(metadata)}
         for number, index, frame in list(self._shown.get(display_id, ())):
             if number < self._thinned:
                 continue
             cell, piece = self._cells[number], _SEPARATORS[bool(index)] + _dump({**frame, **content})
+            # Older cells lose their outputs to make room, the newest never does: so its size is checked here.
             grown = len(piece) - len(cell.pieces[index + 1])
             if grown <= 0 or number < len(self._cells) - 1 or cell.size + grown <= self._limit:
                 self._replace(cell, index + 1, piece)
@@ -318,9 +327,9 @@ class Recorder:
 
 
 def _read_cells(path: Path) -> list[dict[str, Any]] | None:
-    """Return the cells of a notebook that a recorder wrote; None if another program wrote it, or it cannot be read.
+    """Return the cells of a recorder's notebook; None for an unreadable notebook, or a notebook of another program.
 
-    A cell may have written it: neither the bytes that are read are its own choice, nor the objects that they become.
+    A cell may have written the file, so the number of bytes and of JSON elements is bounded.
     """
     try:
         content = read_regular(path, 2 * NOTEBOOK_BYTES + 1)
@@ -351,12 +360,12 @@ def make_empty(path: Path) -> None:
 
 
 def _frame(output: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a display that stay when its content changes."""
+    """Return the parts of a display that no update changes."""
     return {key: value for key, value in output.items() if key not in ("data", "metadata")}
 
 
 def _weight(value: object) -> int:
-    """Return about the size of a JSON value in memory, in bytes."""
+    """Return the approximate size of a JSON value in memory, in bytes."""
     match value:
         case str():
             return len(value) + 1
@@ -379,6 +388,7 @@ def _dump(output: Mapping[str, Any]) -> bytes:
 
 def _pieces(value: object, depth: int = 2) -> Iterator[bytes]:
     """Yield the JSON of an output, long texts in pieces; other threads run in between."""
+    # The JSON encoder holds the interpreter's lock for the whole of a text: a long one would stop the event loop.
     if isinstance(value, dict) and _is_long(value, depth):
         for number, (key, item) in enumerate(value.items()):
             yield (b", " if number else b"{") + _json(key) + b": "
@@ -395,17 +405,17 @@ def _pieces(value: object, depth: int = 2) -> Iterator[bytes]:
 
 
 def _is_long(value: object, depth: int) -> bool:
-    """Return whether a value is a long text, or contains one within so many levels."""
+    """Return whether a value is a long text, or contains a long text within ``depth`` levels."""
     if isinstance(value, dict) and depth:
         return any(_is_long(item, depth - 1) for item in value.values())
     return isinstance(value, str) and len(value) > _PIECE_CHARS
 
 
 def open_recorder(name: str, directory: Path, existing: Path | None = None, *, is_replay: bool = False) -> Recorder:
-    """Return the recorder of a notebook that no other session uses; on a full disk its name is reserved later.
+    """Return the recorder of a notebook for this session only; on a full disk the name is reserved later.
 
-    An ``existing`` notebook of this session in that directory is continued, else that of an earlier session of this name: but
-    not if another session records in that directory, or if this one ``is_replay``, perhaps of that notebook.
+    An ``existing`` notebook of this session in the directory is continued, else the notebook of an earlier session of this
+    name. A second recorder in the directory, or a replay (perhaps of this very notebook), does not continue the latter.
 
     Raises:
         OSError: no file can be created there.
@@ -420,10 +430,10 @@ def open_recorder(name: str, directory: Path, existing: Path | None = None, *, i
 
 
 def _lock(directory: Path) -> int | None:
-    """Lock the directory of a notebook for its recorder; None if another one has it, or if the file system has no locks."""
+    """Lock the directory of a notebook for its recorder; None if it is locked, or on a file system without locks."""
     with suppress(OSError), closing_fd(open_top(directory)) as fd:
         platform.lock(fd)
-        return track_fd(os.dup(fd))
+        return track_fd(os.dup(fd))  # the lock belongs to the open file, which both descriptors share
     return None
 
 
@@ -449,7 +459,7 @@ def _open(name: str, directory: Path, existing: Path | None, lock: int | None, *
 
 
 def _remove_oldest_notebook(paths: Iterable[Path]) -> None:
-    """Remove the oldest of several notebooks if a recorder wrote it and nothing changed it lately."""
+    """Remove the oldest of several notebooks, if it is a recorder's and has not changed for an hour."""
     with suppress(OSError):
         changed, path = min((path.stat().st_mtime, path) for path in paths)
         if time.time() - changed > _NOTEBOOK_SECONDS and Recorder.of(path) is not None:
