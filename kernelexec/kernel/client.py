@@ -16,7 +16,7 @@ import anyio
 
 from kernelexec.config import MIB
 from kernelexec.errors import KernelConnectionFailed, KernelError, KernelNotAnswering
-from kernelexec.kernel.execution import CommandRequestMessage, End, Execution, InputRequestMessage
+from kernelexec.kernel.execution import HOLD_SECONDS_MAX, CommandRequestMessage, End, Execution, InputRequestMessage
 from kernelexec.kernel.wire.channels import Channel, Connector
 from kernelexec.kernel.wire.messages import Message, MessageSession
 from kernelexec.kernel.wire.zmtp import Multipart
@@ -67,6 +67,7 @@ class KernelClient:
         self._visitor: str | None = None
         """The msg_id of the running cell of another client."""
         self._visited_at = 0.0
+        """The end of the last such cell, or the beginning of the present one."""
         self._visits = 0
         """The number of cells of other clients not yet returned by ``take_visits``."""
         self.foreign_events = 0
@@ -333,7 +334,7 @@ class KernelClient:
         if execution is not None:
             execution.release(is_running=True)
         elif not msg_id.startswith(self.session.session_id):  # else a request of ours
-            self._visitor = msg_id
+            self._visitor, self._visited_at = msg_id, time.monotonic()
             self._visits += 1
             self.foreign_events += 1
             for each in self._executions.values():
@@ -341,8 +342,9 @@ class KernelClient:
 
     @property
     def last_visit(self) -> float:
-        """The time at which a cell of another client last ran, on the monotonic clock; now while such a cell runs."""
-        return self._visited_at if self._visitor is None else time.monotonic()
+        """When a cell of another client last ran, on the monotonic clock; now while such a cell runs, for an hour at most."""
+        now = time.monotonic()
+        return self._visited_at if self._visitor is None else min(now, self._visited_at + HOLD_SECONDS_MAX)
 
     def take_visits(self) -> int:
         """Return the number of cells of other clients since the last call."""

@@ -20,6 +20,9 @@ End = Literal["complete", "incomplete", "died", "disconnected"]
 #: How long the second half of the end (idle or reply) may take after the first while nothing else comes, in seconds.
 HALF_END_PATIENCE = 1.0
 
+#: How long the clock of a cell may stand for cells of other clients, in seconds. The kernel alone reports those cells, so a
+#: hostile one can make them up; a person's cell takes no longer as a rule.
+HOLD_SECONDS_MAX = 3600.0
 
 _UNREAD = {protocol.METADATA_KEY: "unread"}
 #: How much of the name of a request is repeated in its answer; the launcher's names are shorter.
@@ -75,6 +78,9 @@ class Execution:
         """The rest of the cell's time while its clock is stopped."""
         self.is_held = False
         """Whether the cell waits in the kernel for a cell of another client."""
+        self._stands = False
+        """Whether the clock stands therefore."""
+        self._hold_limit: asyncio.TimerHandle | None = None
         self.is_in_compiled_code = False
         """Whether the cell's time is over and a call into compiled code has not returned yet."""
         self._is_running = False
@@ -86,7 +92,7 @@ class Execution:
     async def wait_for_turn(self, seconds: float) -> None:
         """Wait until the execution has ended or an interrupt was requested, for at most ``seconds`` of the cell's clock.
 
-        The clock stands within ``pause_budget``, and while a cell of another client runs.
+        The clock stands within ``pause_budget``, and while a cell of another client runs (``HOLD_SECONDS_MAX``).
         """
         self._remaining_seconds = seconds
         self._start_clock()
@@ -105,10 +111,14 @@ class Execution:
             self._go_on()
 
     def hold(self) -> None:
-        """Stop the clock while a cell of another client runs in the kernel, unless this cell has begun."""
+        """Stop the clock while a cell of another client runs in the kernel, unless this cell has begun; for an hour at most."""
         if not (self.is_held or self._is_running or self.end):
+            if self._hold_limit is None:
+                self._hold_limit = asyncio.get_running_loop().call_later(HOLD_SECONDS_MAX, self._end_hold)
             self.is_held = True
-            self._pause()
+            if not self._hold_limit.cancelled():
+                self._stands = True
+                self._pause()
 
     def release(self, *, is_running: bool = False) -> None:
         """Start the clock again when the other client's cell has ended, or when this cell ``is_running``.
@@ -116,8 +126,17 @@ class Execution:
         No message can stop the clock of a running cell any more.
         """
         self._is_running |= is_running
-        if self.is_held:
-            self.is_held = False
+        self.is_held = False
+        if self._stands:
+            self._stands = False
+            self._go_on()
+
+    def _end_hold(self) -> None:
+        """Start the clock of a cell that may be held still, and let no message stop it any more."""
+        if self._hold_limit is not None:
+            self._hold_limit.cancel()
+        if self._stands:
+            self._stands = False
             self._go_on()
 
     # Pauses nest: an input request can be open while a cell of another client runs. The clock runs at zero pauses only.
@@ -216,8 +235,9 @@ class Execution:
         self.end = end
         if not self.keeps_late_output:
             self._end_half()
-        if self._patience is not None:
-            self._patience.cancel()
+        for timer in (self._patience, self._hold_limit):
+            if timer is not None:
+                timer.cancel()
         self.ended.set()
         self._turn.set()
 

@@ -313,3 +313,37 @@ def test_timely_output_is_referenced_by_its_cell_only(case: Case, *, lingers: bo
     assert actual() is None
     case.run(lambda c: c.execution.settle(), lambda c: c.execution.on_output("stream", {"name": "stdout", "text": "late"}, 0))
     assert [output.text for output in case.late.since(0)[0] if isinstance(output, Stream)] == ["late"]
+
+
+def test_cells_of_other_clients_stop_the_clock_for_an_hour_at_most(case: Case) -> None:
+    execution = case.execution
+    turn: asyncio.Task[None] | None = None
+
+    def wait(_: Case) -> None:
+        nonlocal turn
+        turn = asyncio.ensure_future(execution.wait_for_turn(10.0))
+
+    case.run(wait)
+    case.passes(1)
+    case.run(lambda _: execution.hold())
+    case.passes(module.HOLD_SECONDS_MAX - 1)
+    case.run(lambda _: execution.release(), lambda _: execution.hold())
+    case.passes(1)
+    case.run(lambda _: execution.release(), lambda _: execution.hold())  # a kernel can report any number of them
+    case.passes(8)
+    assert turn is not None
+    assert (turn.done(), execution.is_held) == (False, True)
+    case.passes(1)
+    assert turn.done()
+
+
+def test_the_clock_goes_on_when_the_cell_of_another_client_has_ended(case: Case) -> None:
+    execution = case.execution
+    tasks: list[asyncio.Task[None]] = []
+    case.run(lambda _: execution.hold(), lambda _: tasks.append(asyncio.ensure_future(execution.wait_for_turn(10.0))))
+    case.passes(100)
+    case.run(lambda _: execution.release())
+    case.passes(9)
+    assert not tasks[0].done()
+    case.passes(1)
+    assert tasks[0].done()
