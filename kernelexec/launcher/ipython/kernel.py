@@ -213,6 +213,8 @@ class LauncherKernel(IPythonKernel):
             ignore_interrupts()
             content = self._build_failure_reply(exc)
         self._context.cell.task = None
+        for stream in self._own_streams[:2]:
+            stream.recapture()  # before anything else: the next file to be opened would get the number
         self._figures.end_cell()
         self._publisher.between_cells = True
         if self.checkpoints is not None and not owner.is_forked_child:
@@ -240,8 +242,6 @@ class LauncherKernel(IPythonKernel):
         """
         self._publisher.between_cells = False
         self._restore_streams()
-        for stream in self._own_streams[:2]:
-            stream.begin_cell()
         header = self.get_parent("shell").get("header", {})
         self._publisher.crash_buffer.begin(header)
         if self.options.replay_bytes and header.get("username") == OWNER_USERNAME:

@@ -164,8 +164,8 @@ class OutputStream(OutStream):
             self.pub_thread.pipes.end_cell()
             self._captured_fd.end_cell()
 
-    def begin_cell(self) -> None:
-        """Capture the descriptor again if an earlier cell closed it."""
+    def recapture(self) -> None:
+        """Capture the descriptor again if the cell closed it."""
         if self._captured_fd is not None:
             self._captured_fd.recapture()
 
