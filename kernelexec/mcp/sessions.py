@@ -344,7 +344,7 @@ class SessionService:
             while True:
                 is_over = self._is_releasing
                 if (pending := self.inputs.find(execution_id)) is not None and elicitation.is_possible:
-                    with self._until_woken(execution_id):
+                    with anyio.CancelScope() as scope, self._count_wait(scope, execution_id):
                         await elicitation.ask_input(pending)
                     # A newer client can be asked only by the end of the call; the cell goes on waiting for its input.
                     is_over |= elicitation.input_required is not None
@@ -364,20 +364,19 @@ class SessionService:
 
     async def _wait_for_progress(self, session: AsyncSession, execution_id: str, cursor: int, wait: float) -> Progress:
         """Wait until an execution ends or asks for input, the time is over, or the server ends; return the new output."""
-        with self._until_woken(execution_id):
+        with anyio.CancelScope() as scope, self._count_wait(scope, execution_id):
             return await session.wait_for(execution_id, cursor=cursor, wait=wait)
         # The scope was cancelled, by an input request or the server's end: return the output so far.
         return await session.wait_for(execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
 
     @contextmanager
-    def _until_woken(self, execution_id: str) -> Iterator[None]:
-        """Cancel the block for an input request of the execution, and for the server's end."""
-        with anyio.CancelScope() as scope:
-            self._waits[scope] = execution_id
-            try:
-                yield
-            finally:
-                del self._waits[scope]
+    def _count_wait(self, scope: anyio.CancelScope, execution_id: str) -> Iterator[None]:
+        """Let an input request of the execution, and the server's end, cancel the scope."""
+        self._waits[scope] = execution_id
+        try:
+            yield
+        finally:
+            del self._waits[scope]
 
     async def list_running(self, session: AsyncSession) -> list[tuple[str, str]]:
         """Return ids and first lines of a session's running and queued cells, in order; at most the newest twenty."""
