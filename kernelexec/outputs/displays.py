@@ -71,14 +71,16 @@ class DisplayEntry:
     ``output`` is the display in the result, None without room there. ``recorded`` is the display in records, None if equal.
     """
 
-    __slots__ = ("__weakref__", "_budgets", "_cost", "_record_cost", "output", "recorded")
+    __slots__ = ("__weakref__", "_budgets", "_cost", "_record_cost", "is_dropped", "output", "recorded")
 
     def __init__(self, output: Display, budgets: DisplayBudgets, bundle: Bundle, whole: WholeBundles) -> None:
         self.output: Display | None = output
         self.recorded: Display | None = None
         self._budgets = budgets
         self._cost = self._record_cost = 0
-        if not self.update(bundle, whole):
+        self.is_dropped = not self.update(bundle, whole)
+        """Whether the result lacks the display, or an update of it."""
+        if self.is_dropped:
             self.output = None
 
     @property
@@ -128,8 +130,12 @@ class Displays:
             del self._entries[next(iter(self._entries))]
 
     def update(self, display_id: str, bundle: Bundle, whole: WholeBundles) -> int:
-        """Replace the content of every display of the id; return the number of displays left unchanged for want of room."""
-        return sum(not shown.update(bundle, whole) for shown in self._entries.get(display_id, ()))
+        """Replace the content of every display of the id; return how many lack room for this for the first time."""
+        short = [shown for shown in self._entries.get(display_id, ()) if not shown.update(bundle, whole)]
+        count = sum(not shown.is_dropped for shown in short)
+        for shown in short:
+            shown.is_dropped = True
+        return count
 
 
 def read_widget_state(content: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:

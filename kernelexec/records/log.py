@@ -177,14 +177,17 @@ class ContainerLog:
 
         False means that another process has the lock, and renames the file now.
         """
-        with suppress(BlockingIOError):
+        try:
             lock(fd)
-            # Under the lock, the open file may already be the renamed one: a second rename would replace it by a fresh log.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), self.path.stat(follow_symlinks=False)):
-                    self.path.replace(self.path.with_name(f"{self.path.name}.1"))
-            return True
-        return False
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            pass
+        # Under the lock, the open file may already be the renamed one: a second rename would replace it by a fresh log.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), self.path.stat(follow_symlinks=False)):
+                self.path.replace(self.path.with_name(f"{self.path.name}.1"))
+        return True
 
     def _report(self, exc: OSError | InvalidConfig) -> None:
         if not self._has_reported:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -219,16 +220,26 @@ class Journal:
         path = self._held(self.path)
         # A second name for the old part, then one rename over the first: a rename of the old part would leave a moment without
         # the name, in which another process could create and lock a journal of its own.
-        next_part(path).hardlink_to(path)
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.unlink(missing_ok=True)
-        new = track_fd(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
-        lock(new)
-        fresh.replace(path)
+        part = next_part(path)
+        part.hardlink_to(path)
+        try:
+            fresh = path.with_name(f".{path.name}.new")
+            fresh.unlink(missing_ok=True)
+            new = track_fd(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
+            try:
+                if not _lock(new, fresh):
+                    raise BlockingIOError(errno.EAGAIN, "it is locked by another process", str(fresh))
+                fresh.replace(path)
+            except OSError:
+                close_fd(new)
+                raise
+        except OSError:  # else each of the next records would leave one more name of the same part
+            part.unlink(missing_ok=True)
+            raise
         self._fd = new
         close_fd(fd)
-        for part in parts(path)[:-PARTS]:
-            part.unlink(missing_ok=True)
+        for old in parts(path)[:-PARTS]:
+            old.unlink(missing_ok=True)
         return new
 
     def _remember(self, fields: dict[str, Any]) -> None:

@@ -183,6 +183,17 @@ def test_displays_over_the_budget_are_dropped_and_counted() -> None:
     assert collector.has_cuts
 
 
+def test_a_display_without_room_is_counted_once_whatever_updates_it() -> None:
+    collector = Collector(OutputLimits(display_bytes=3000))
+    show(collector, {"text/plain": "small"}, display_id="small")
+    show(collector, {"image/png": "x" * 5000}, display_id="large")
+    for _ in range(20):
+        for name in ("small", "large"):
+            content = {"data": {"image/png": "x" * 5000}, "metadata": {}, "transient": {"display_id": name}}
+            collector.feed("update_display_data", content)
+    assert collector.dropped_displays == 2
+
+
 def test_small_displays_have_a_cost_too() -> None:
     collector = Collector(OutputLimits(display_bytes=10_000))
     for _ in range(1000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,6 +32,7 @@ from kernelexec.events import (
     SessionOpened,
 )
 from kernelexec.records.journal import Journal, journals, path_of, read, rows
+from kernelexec.records.journal import journal as journal_module
 from kernelexec.records.journal.records import RESULT_BYTES, parts
 from kernelexec.results import DisplayData, Error, ExecutionResult, Stream, Timing
 
@@ -224,6 +227,38 @@ def test_the_journal_stays_within_its_bound_and_keeps_the_newest(keep: Callable[
     assert 2 < len(parts(path)) <= 4
     assert journals(path.parent.parent) == {"s": path}
     assert all(lines_of(part) for part in parts(path))
+
+
+def test_a_file_system_without_locks_has_the_same_parts(
+    keep: Callable[..., Journal], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock(_fd: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(journal_module, "lock", lock)
+    journal, before = keep(limit_bytes=40_000), 0
+    for number in range(60):
+        journal(started(f"# {number:05} " + "x" * 1000, f"e{number}"))
+        before = before or len(list(Path("/proc/self/fd").iterdir()))
+    assert journal.failure is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    kept = [answer["execution_id"] for answer in read(path)]
+    assert kept == [f"e{number}" for number in range(60 - len(kept), 60)]
+
+
+def test_a_part_that_cannot_be_begun_leaves_no_name(
+    keep: Callable[..., Journal], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = keep(limit_bytes=8000)
+    journal(started("x" * 1000, "e0"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", Mock(side_effect=OSError(errno.EDQUOT, "Disk quota exceeded")))
+        for number in range(1, 20):
+            journal(started("x" * 1000, f"e{number}"))
+    assert journal.failure == "Disk quota exceeded"
+    assert parts(path) == [path]
+    journal(started("y", "last"))
+    assert [answer.get("execution_id") for answer in read(path)][-1] == "last"
 
 
 def test_a_line_larger_than_a_part_is_written_all_the_same(keep: Callable[..., Journal], path: Path) -> None:
