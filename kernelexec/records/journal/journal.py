@@ -75,7 +75,7 @@ class Journal:
         self._here: set[str] = set()
         self._adopted = False
         self._closed = False
-        self._claim()
+        self._claim(PATIENCE)
 
     def __call__(self, event: Event, /) -> None:
         """Write the line of an event; nothing for an event without a record."""
@@ -153,13 +153,16 @@ class Journal:
         """Return the path of a file through the held directory's descriptor, where the system has such paths."""
         return _HELD / str(self._directory) / path.name if _HELD.is_dir() else path
 
-    def _claim(self) -> None:
-        """Lock the first free file, and cut off the unfinished line of an earlier owner."""
+    def _claim(self, patience: float) -> None:
+        """Lock the first free file, and cut off the unfinished line of an earlier owner.
+
+        A closing owner is waited for, at most ``patience`` seconds each.
+        """
         try:
             self._hold_directory()
             for path in (self._name, *(sibling_path(self._name, number) for number in range(2, _KEEPERS))):
                 fd = os.open(self._held(path), _FLAGS, 0o600)
-                if _lock(fd, self._held(path)):
+                if _lock(fd, self._held(path), patience):
                     self._fd, self.path = track_fd(fd), path
                     self._repair(fd)
                     life, has_cells = _newest(fd)
@@ -204,7 +207,7 @@ class Journal:
         """Return the open file; begin a new file if this was removed or moved."""
         if self._fd is None or not self._is_in_place(self._fd):
             self._release()
-            self._claim()
+            self._claim(0.0)  # in the event loop, and a cell may have put a locked file there
         if self._fd is None:
             raise OSError(0, self.failure or "it cannot be opened", str(self.path))
         return self._fd
@@ -227,7 +230,7 @@ class Journal:
             fresh.unlink(missing_ok=True)
             new = track_fd(os.open(fresh, _FLAGS | os.O_EXCL, 0o600))
             try:
-                if not _lock(new, fresh):
+                if not _lock(new, fresh, 0.0):
                     raise BlockingIOError(errno.EAGAIN, "it is locked by another process", str(fresh))
                 fresh.replace(path)
             except OSError:
@@ -259,9 +262,9 @@ class Journal:
         self.failure = exc.strerror or str(exc)
 
 
-def _lock(fd: int, path: Path) -> bool:
-    """Lock a file; return whether this worked. Wait for a closing owner, at most ``PATIENCE`` seconds."""
-    deadline = time.monotonic() + PATIENCE
+def _lock(fd: int, path: Path, patience: float) -> bool:
+    """Lock a file; return whether this worked. Wait for a closing owner, at most ``patience`` seconds."""
+    deadline = time.monotonic() + patience
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return False
     while True:

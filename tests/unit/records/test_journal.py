@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -300,6 +301,21 @@ def test_a_second_keeper_has_a_journal_of_its_own_and_answers_for_no_request(kee
         second.find_request("r")
     first.close()
     assert keep().path == path
+
+
+def test_a_locked_file_that_a_cell_puts_in_its_place_is_not_waited_for(
+    keep: Callable[..., Journal], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = keep()
+    journal(OPENED)
+    forged = path.with_name("forged")
+    forged.write_text(json.dumps({"event": "closed"}) + "\n")
+    with forged.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        forged.replace(path)
+        monkeypatch.setattr(journal_module.time, "sleep", Mock(side_effect=AssertionError("it waits in the event loop")))
+        journal(started())
+    assert journal.path == path.with_name("s@2.jsonl")
 
 
 def test_the_journal_of_one_name_is_never_taken_for_that_of_another(keep: Callable[..., Journal], path: Path) -> None:
