@@ -155,19 +155,27 @@ class WidgetStates:
         self._texts: dict[str, list[str]] = {}
 
     def update(self, comm_id: str, state: Mapping[str, Any]) -> None:
-        """Set attributes of a widget; attributes above the bounds keep their values."""
-        if comm_id not in self._states and len(self._states) >= _WIDGETS_MAX:
-            return
-        attributes = self._states.setdefault(comm_id, {})
+        """Set attributes of a widget. At the bounds the widgets without updates for the longest time are forgotten."""
+        attributes = self._states[comm_id] = self._states.pop(comm_id, {})  # to the end of the order
         self._texts.pop(comm_id, None)
         for name, value in state.items():
             part = read_part(value)
             size = part.cost + len(name)
             grown = size - self._sizes.get((comm_id, name), 0)
+            self._make_room(self._bytes + grown)
             if self._bytes + grown <= _BYTES_MAX:
                 attributes[str(name)] = part.value
                 self._sizes[comm_id, name] = size
                 self._bytes += grown
+
+    def _make_room(self, wanted_bytes: int) -> None:
+        """Forget old widgets while there are too many, or more than ``wanted_bytes``; the newest stays."""
+        while len(self._states) > 1 and (len(self._states) > _WIDGETS_MAX or wanted_bytes > _BYTES_MAX):
+            oldest = next(iter(self._states))
+            self._texts.pop(oldest, None)
+            freed = sum(self._sizes.pop((oldest, name)) for name in self._states.pop(oldest))
+            self._bytes -= freed
+            wanted_bytes -= freed
 
     def describe(self, comm_id: str) -> str:
         """Return the text of a widget and its children; empty if none of them has text."""

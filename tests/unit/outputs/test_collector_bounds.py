@@ -349,3 +349,22 @@ def test_the_text_of_a_widget_follows_its_state() -> None:
     assert states.describe("box") == "first"
     states.update("w", {"value": "second"})
     assert states.describe("box") == "second"
+
+
+def test_the_newest_widgets_are_known_however_many_came_before() -> None:
+    states = WidgetStates()
+    for number in range(6000):
+        states.update(f"w{number}", {"_model_name": "HTMLModel", "value": f"text {number}"})
+        states.update("w0", {"value": "still updated"})
+    assert (states.describe("w5999"), states.describe("w0"), states.describe("w1")) == ("text 5999", "still updated", "")
+    (content,) = states.to_metadata().values()
+    assert len(content["state"]) == 5000
+
+
+def test_large_widgets_take_the_room_of_those_before() -> None:
+    states = WidgetStates()
+    for number in range(100):
+        states.update(f"w{number}", {"_model_name": "HTMLModel", "value": str(number), "data": "x" * 1_000_000})
+    assert states.describe("w99") == "99"
+    (content,) = states.to_metadata().values()
+    assert len(content["state"]) < 20
