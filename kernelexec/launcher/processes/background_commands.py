@@ -27,14 +27,14 @@ _LINE_CHARS = 64 * 1024
 
 
 class Jobs:
-    """Background commands of one kernel, by the owner's names."""
+    """The background commands of a kernel, by the owner's names."""
 
     def __init__(self, lasting: set[int]) -> None:
         self._lasting = lasting
         self._jobs: dict[str, _Job] = {}
 
     def answer(self, request: dict[str, Any], start: Any) -> dict[str, Any]:
-        """Perform the ``action`` of a request on the command with its ``name``, and return the reply.
+        """Perform the ``action`` of a request on the command ``name``, and return the reply.
 
         ``start`` returns program, directory and environment of a new command.
         """
@@ -61,7 +61,7 @@ class Jobs:
 
 
 class _Job:
-    """One background command. It leads a session and process group of its own, and has no stdin."""
+    """A background command, without stdin, in a session and process group of its own."""
 
     def __init__(self, name: str, argv: list[str], cwd: str | None, env: dict[str, str]) -> None:
         self.name = name
@@ -86,12 +86,12 @@ class _Job:
 
     @property
     def pid(self) -> int:
-        """The process that leads its group."""
+        """The id of the command's process, the leader of the group."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the command runs, or its output up to the end is still being read."""
+        """Whether the command runs, or output up to the end is still being read."""
         return self._exit_code is None
 
     def describe(self, lines: int | None = None) -> dict[str, Any]:
@@ -141,6 +141,7 @@ class _NewestLines:
         self._lines: deque[str] = deque()
         self._open = ""
         self._chars = 0
+        # Two threads read: `read_all` all the time, and `_wait` the rest when the command has ended.
         self._lock = threading.Lock()
 
     def read_all(self) -> None:
@@ -173,7 +174,7 @@ class _NewestLines:
         return len(content)
 
     def tail(self, count: int) -> tuple[str, int]:
-        """Return the newest ``count`` lines, an unfinished one included, and the number of lines before them."""
+        """Return the newest ``count`` lines, including an unfinished line, and the number of lines before them."""
         with self._lock:
             lines = [*self._lines, *([self._open] if self._open else [])]
             total = self.total + bool(self._open)

@@ -25,7 +25,7 @@ _wait4, _waitid = platform.wait4, platform.waitid
 class CellProcesses:
     """The descendants of the kernel started since the beginning of the running cell.
 
-    A process started meanwhile by a process of an earlier cell belongs to the earlier cell, while its parent lives.
+    A process started meanwhile by a process of an earlier cell belongs to the earlier cell, while the parent lives.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class CellProcesses:
             self._earlier = {pid: status.born for pid, status in self._list(everything=True).items()}
 
     def interrupt(self) -> None:
-        """Interrupt this process as SIGINT does, and then the cell's processes in its process group."""
+        """Interrupt this process as SIGINT does, and then the cell's processes in the same process group."""
         if _ignores_interrupts():
             _thread.interrupt_main()  # C code, such as `system`, ignores the signal while it waits for a process
         else:

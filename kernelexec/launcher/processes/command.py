@@ -80,11 +80,11 @@ class RunningCommand:
         self._has_pidfd = False
 
     def run(self) -> int:
-        """Run the command and return its exit code, as in a shell 128 + n after a death by signal n.
+        """Run the command and return the exit code, as in a shell 128 + n after a death by signal n.
 
         Raises:
             OSError: the program cannot be started.
-            KeyboardInterrupt: passed on once the command and all of its processes are gone.
+            KeyboardInterrupt: passed on after the end of the command and of all its processes.
         """
         # The system drops exit codes where SIGCHLD is ignored.
         with _handle_signal(signal.SIGCHLD, signal.SIG_DFL, before=signal.SIG_IGN):
@@ -137,6 +137,7 @@ class RunningCommand:
 
     def _pump(self, process: subprocess.Popen[bytes], seconds: float | None) -> bool:
         """Move data until the process has ended (return True) or the time is over (False)."""
+        # The end of the process counts, not of the pipes, which a background child may hold open forever.
         deadline = None if seconds is None else time.monotonic() + seconds
         while process.poll() is None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -152,12 +153,12 @@ class RunningCommand:
         """Read the output so far, no longer: a background child may write forever."""
         for key in list(self._selector.get_map().values()):
             if key.data is not None and not isinstance(key.data, subprocess.Popen):
-                left = platform.unread_bytes(key.fd)
+                left = platform.unread_bytes(key.fd)  # then once more, which finds and closes a pipe at its end
                 while left >= 0 and (count := self._read(key.fileobj, key.data)):
                     left -= count
 
     def _move(self, timeout: float | None) -> None:
-        """Handle the pipes that are ready."""
+        """Handle the ready pipes."""
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 self._feed(key.fileobj)
@@ -181,7 +182,7 @@ class RunningCommand:
             self._close(pipe)
 
     def _read(self, pipe: Any, sink: Callable[[str], Any]) -> int:
-        """Pass on the next output; return its size in bytes, 0 if there is none or no more is wanted."""
+        """Pass on the next output; return the number of bytes, 0 if there are none or no more are wanted."""
         try:
             content = os.read(pipe.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -323,7 +324,7 @@ class OwnerStreams:
         return self._ask({"action": "write", "content": b64encode(content).decode()}).get("more") is True
 
     def run(self) -> int:
-        """Run the command as its user, and return its exit code.
+        """Run the command as the command's user, and return the exit code.
 
         Raises:
             RuntimeError: another owner has taken over this kernel, and did not start the command.
@@ -334,7 +335,7 @@ class OwnerStreams:
         return code
 
     def end(self) -> None:
-        """End the process started by ``run``, and wait for its end."""
+        """End the process started by ``run``, and wait for the end."""
         self._ask({"action": "end"})
 
 

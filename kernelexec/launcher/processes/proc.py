@@ -68,7 +68,7 @@ def read_status(pid: int) -> ProcessStatus | None:
 
 
 def read_processes() -> dict[int, ProcessStatus]:
-    """Return the status of every process but this one, zombies included."""
+    """Return the status of every other process, zombies included."""
     own_pid = os.getpid()
     try:
         pids = [int(name) for name in os.listdir(PROC) if name.isdecimal()]  # noqa: PTH208 - names only
@@ -98,6 +98,7 @@ def has_variable(pid: int, entry: bytes) -> bool:
                     return True
                 if not piece:
                     break
+                # The end is searched again with the next piece: an entry may lie across the border.
                 window, size = window[-len(wanted) :], size + len(piece)
     except OSError:
         pass
@@ -105,7 +106,7 @@ def has_variable(pid: int, entry: bytes) -> bool:
 
 
 def signal_process(pid: int, signum: int, expected: ProcessStatus, *, wait_milliseconds: int = 0) -> bool:
-    """Signal a process if its start is the expected one, and wait for its end; return whether the signal was sent."""
+    """Signal a process if the start is as expected, and wait for the end; return whether the signal was sent."""
     try:
         descriptor = os.pidfd_open(pid)
     except (OSError, AttributeError):  # not every system has descriptors of processes
@@ -154,7 +155,7 @@ def open_own_score() -> None:
 
 
 def read_own_score() -> int | None:
-    """Return the score of this process; None where it is unknown."""
+    """Return the score of this process; None if unknown."""
     if _own_score_file is None:
         return None
     try:

@@ -55,7 +55,7 @@ class ShellSession:
         env: Mapping[str, str] = NO_VARIABLES,
         out_bytes: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """Run a command by ``shell.run_argv`` and keep its changes, where the system's shells can save them.
+        """Run a command by ``shell.run_argv`` and keep the changes, where the system's shells can save them.
 
         ``env`` has further variables for this command only.
         """
@@ -87,13 +87,14 @@ class ShellSession:
             sys.stderr.write("the changes by cd and export could not be saved and do not last\n")
 
     def _argv_with_state(self, shell: Any, command: str, state: Path) -> list[str]:
-        """Return the arguments of a shell to run a command and save its state; raise OSError if no file can be written."""
+        """Return the arguments of a shell to run a command and save the state; raise OSError if no file can be written."""
         run = command
         if len(command.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES:
             Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
             run = f'. "${_STATE}.sh"'
         saving = (_SAVE_BEFORE if shell.programs.prefix else "") + _SAVE_STATE
         argv = platform.default_shell()
+        # The last word is ``$0`` of the command, which a shell calls itself without one.
         return [*argv, saving.format(state=_STATE, env=shutil.which("env") or "env", run=run), argv[0]]
 
     def next_start(self, shell: Any) -> tuple[str | None, dict[str, str]]:
@@ -129,7 +130,7 @@ class ShellSession:
 
 
 def kernel_directory() -> str | None:
-    """Return this process's directory; None if it was removed."""
+    """Return this process's directory; None for a removed directory."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -157,14 +158,14 @@ class WorkingDirectory:
             self.move_to(directory)
 
     def move_to(self, workspace: str) -> None:
-        """Make another directory, which must be the current one, the workspace."""
+        """Make another directory the workspace; it must be the current directory."""
         self._workspace, self._inode = workspace, _read_inode()
         multiprocessing: Any = sys.modules.get("multiprocessing.process")
         if multiprocessing is not None:  # a fork server has imported it elsewhere; its processes import from there
             multiprocessing.ORIGINAL_DIR = workspace
 
     def check(self) -> DirectoryReport | None:
-        """Change to the workspace if the current directory cannot be used; return a report unless it is the same as before."""
+        """Change to the workspace if the current directory cannot be used; return a report if new."""
         problem = _find_problem()
         report = None if problem is None else self._go_on(problem)
         is_new, self._reported = report != self._reported, report
@@ -191,7 +192,7 @@ def _read_inode() -> tuple[int, int] | None:
 
 
 def _find_problem() -> str | None:
-    """Return why the current directory cannot be used; None if it can."""
+    """Return why the current directory cannot be used, or None."""
     try:
         os.getcwd()  # noqa: PTH109 - before each cell
     except OSError:
@@ -206,7 +207,7 @@ class MovedDirectories:
         self._moves = [(str(old), str(new)) for old, new in moves]
 
     def translate(self, path: str) -> str:
-        """Return the path in the new place of the first directory that contains it; other paths stay."""
+        """Return the path in the new place of the first moved directory around it; other paths stay."""
         for old, new in self._moves:
             if path == old or path.startswith(f"{old}/"):
                 return new + path[len(old) :]

@@ -108,6 +108,7 @@ def has_children() -> bool:
     if own_children:
         return any(child not in own_children for child in list_children())
     try:
+        # WNOWAIT leaves a zombie to user code, which may wait for it.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
@@ -117,7 +118,7 @@ def has_children() -> bool:
 
 
 def reap_adopted() -> None:
-    """Reap ended adopted children, except possible children of user code, which waits for its children itself.
+    """Reap ended adopted children, except possible children of user code, which waits for them itself.
 
     Children of this process are in its session or lead their own. Adopted ones of this kind stay zombies until the kernel ends.
     """
@@ -194,7 +195,7 @@ def list_children(pid: int | None = None) -> list[int]:
 
 
 def replace_mark(mark: str) -> None:
-    """Replace the mark in this process's first environment, where other processes read it, by a mark of the same length.
+    """Replace the mark in this process's first environment, read by other processes, by a mark of the same length.
 
     A fork has the first environment of its original until then. Nothing happens in a process that began without a mark.
     """
