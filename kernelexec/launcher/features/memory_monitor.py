@@ -27,7 +27,7 @@ TICK_SECONDS = 0.5
 
 
 class CGroup:
-    """Memory counters of one control group."""
+    """The memory counters of a control group."""
 
     def __init__(self, directory: Path, files: tuple[str, str, str, str]) -> None:
         usage, limit, events, self._idle = files
@@ -36,7 +36,7 @@ class CGroup:
         )
 
     def read_limit(self) -> int | None:
-        """Return the limit in bytes; None without one."""
+        """Return the limit in bytes, or None."""
         content = _read(self._limit)
         return int(content) if content.isdigit() and int(content) < _NO_LIMIT else None
 
@@ -163,7 +163,7 @@ def _read(path: str) -> str:
 
 
 def _find_number(text: str, name: str) -> int:
-    """Return the number behind a word at the beginning of a line; 0 without one."""
+    """Return the number behind a word at the beginning of a line, or 0."""
     for line in text.splitlines():
         word, _, number = line.partition(" ")
         if word == name and number.isdigit():

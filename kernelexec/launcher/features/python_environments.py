@@ -46,7 +46,7 @@ def package_directory(path: str) -> str:
 
 
 def make_environment(path: str) -> None:
-    """Make an environment, or its missing files; installed packages stay.
+    """Make an environment, or the missing files of an environment; installed packages stay.
 
     Raises:
         OSError: a file cannot be written.
@@ -68,7 +68,7 @@ def make_environment(path: str) -> None:
 
 
 def _link_pip(path: str, pip: str) -> str:
-    """Link a pip into an environment, so it reports a place there; return the entry for the import path.
+    """Link a pip into an environment, to make pip report a place there; return the entry for the import path.
 
     The metadata of pip stay outside of the environment, so an upgrade removes no file of the linked pip.
     """

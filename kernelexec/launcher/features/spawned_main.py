@@ -95,7 +95,7 @@ def _find_definitions(sources: Iterable[str], variables: dict[str, Any]) -> Iter
 
 
 def _parse(source: str) -> Iterator[ast.stmt]:
-    """Yield the statements of a cell, also within its blocks and ``%%time``."""
+    """Yield the statements of a cell, also within blocks and ``%%time``."""
     pending: list[ast.AST] = []
     with suppress(SyntaxError, ValueError, RecursionError):
         pending += ast.parse(source).body[::-1]
@@ -136,7 +136,7 @@ def _format(definitions: list[ast.stmt], load: str) -> Iterator[str]:
 
 
 def _guard(node: ast.stmt) -> str:
-    """Return a statement with its exceptions ignored."""
+    """Return the text of a statement with all exceptions ignored."""
     return _GUARDED.format(body="\n".join(f" {line}" for line in ast.unparse(node).split("\n")))
 
 

@@ -72,7 +72,7 @@ def run(code: str, cases: list[str], seconds: float, shell: Any) -> dict[str, An
     with kernel_end:
         kernel_end.settimeout(None)
         try:
-            # Only the watcher, which runs no user code, holds the other end: the runner closes its copy. So what arrives is
+            # Only the watcher, which runs no user code, holds the other end: the runner closes its copy. So all content is
             # the watcher's, and the end of the stream is the watcher's end.
             while piece := kernel_end.recv(_READ_BYTES):
                 content += piece
@@ -92,7 +92,7 @@ def run(code: str, cases: list[str], seconds: float, shell: Any) -> dict[str, An
 
 
 def _fork(work: Callable[[], None]) -> int:
-    """Fork a process that calls ``work`` and ends; return its id."""
+    """Fork a process to call ``work`` and end; return the id."""
     with catch_warnings():
         simplefilter("ignore", DeprecationWarning)  # the child has no other threads, and waits for none
         pid: int = fork()
@@ -133,7 +133,7 @@ class _Runner:
     """The watcher's side of the runner: the process of the code, which forks a process for each case."""
 
     def __init__(self, serve: Callable[[int, int], None], seconds: float, kernel: socket.socket) -> None:
-        """Adopt orphans, and fork the runner, with descriptors for its reports and its orders."""
+        """Adopt orphans, and fork the runner, with descriptors for reports and orders."""
         tree.adopt_orphans()
         reports, output, orders = os.pipe(), os.pipe(), os.pipe()
 
@@ -176,6 +176,7 @@ class _Runner:
 
     def run_case(self, number: int) -> dict[str, Any]:
         """Run the next case, and end all its processes."""
+        # Those from before stay: the runner, and processes of the code under test.
         spared, began = proc.find_descendants(getpid(), proc.read_processes()), monotonic()
         self._printed.clear()
         with suppress(BrokenPipeError):  # the runner has just ended
@@ -288,7 +289,7 @@ class CaseRunner:
         return self._run(lambda: self._execute(self._parse(source, CODE), CODE), CODE)
 
     def run_case(self, source: str, name: str) -> dict[str, Any]:
-        """Run a case, with ``name`` as its file name in tracebacks; return its verdict."""
+        """Run a case, with ``name`` as the file name in tracebacks; return the verdict."""
         return self._run(lambda: self._check(source, name), name)
 
     def _run(self, check: Callable[[], None], name: str) -> dict[str, Any]:

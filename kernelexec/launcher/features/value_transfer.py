@@ -67,7 +67,7 @@ def save_variables(
     """Save variables as pickles within the limit, which includes earlier snapshots; return saved and left out variables.
 
     Without names the user's first thousand variables are saved, except names beginning with ``_``. Each variable has a file,
-    named once it is complete. The caller creates and removes the directory.
+    which gets the final name when complete. The caller creates and removes the directory.
     """
     if names is None:
         users = (name for name in list(variables) if isinstance(name, str) and not name.startswith("_") and name not in hidden)
@@ -127,7 +127,7 @@ def _discard(temporary: Path, name: str, reason: str) -> dict[str, Any]:
 
 
 def load_variables(variables: dict[str, Any], directory: str, files: list[tuple[str, str, str]]) -> dict[str, Any]:
-    """Load variables from files of (name, file, sha256). A failed file leaves its variable unchanged."""
+    """Load variables from files of (name, file, sha256). A failed file leaves the variable unchanged."""
     back, missing = [], []
     for name, file, digest in files:
         try:

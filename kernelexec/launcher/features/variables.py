@@ -1,8 +1,8 @@
 """Names and descriptions of the user's variables, without running user code.
 
-The thread of interrupts reads them, so it must not hang. Only values of an exact built-in type are read: a user's class may
-hang in its ``__repr__``, ``__len__`` or ``__class__``, its metaclass in ``__hash__`` or ``__name__``. Other values are
-described by their type only.
+The thread of interrupts reads them, and must not hang. Only values of an exact built-in type are read: a user's class may
+hang in ``__repr__``, ``__len__`` or ``__class__``, and a metaclass in ``__hash__`` or ``__name__``. Other values are described
+by their type only.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _describe_value(value: Any, kind: type, description: dict[str, Any]) -> None
 
 
 def _type_name(kind: type) -> str:
-    """Return the name of a class with its module, or without a module for built-in classes."""
+    """Return the name of a class with the module, or without a module for built-in classes."""
     name, module = _as_plain_text(_qualname(kind)), None
     with suppress(AttributeError):
         module = _module(kind)

@@ -1,4 +1,4 @@
-"""The virtual environment of commands and cells, with its programs and packages, or a prefix of commands."""
+"""The virtual environment of commands and cells, with programs and packages, or a prefix of commands."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _activated: dict[str, set[str]] = {}
 class VirtualEnv:
     """The owner's choice of programs; nothing by default.
 
-    A prefix has precedence over a named virtual environment, and a named one over ``.venv`` in the kernel's home directory,
-    which is looked up each time. Otherwise the session has an environment of its own there, active from the first cell on.
+    A prefix has precedence over a named virtual environment. A named environment has precedence over ``.venv`` in the kernel's
+    home directory, looked up each time. Otherwise the session has its own environment there, active from the first cell on.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -263,7 +263,7 @@ def _changed_at(directory: str) -> int:
 
 
 def _import_from(venv: str) -> str:
-    """Make the packages of a virtual environment importable if its Python has this version.
+    """Make the packages of a virtual environment for this version of Python importable.
 
     Return ``packages``, ``commands`` if only commands find the packages, or ``interpreter`` for this interpreter's own
     environment. The packages precede the interpreter's own, as in the environment's Python, and those of an environment used
