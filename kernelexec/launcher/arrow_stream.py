@@ -97,7 +97,7 @@ def check_stream(content: memoryview) -> None:
                 raise StreamRefused(f"its schema has more than {_SCHEMA_BYTES} bytes")
             if length > len(content) or not 0 <= body <= len(content) or values > 8 * len(content):
                 raise StreamRefused("it has more values than bits")
-            position += 8 + length + body
+            position += 8 + length + body  # by eight at least, so a hostile stream cannot hold this loop
     except struct.error as exc:
         raise StreamRefused("it is cut off") from exc
 
@@ -151,12 +151,12 @@ class _Table:
         return self._find(field) is not None
 
     def read(self, form: str, field: int) -> int:
-        """Return a number field; 0 if it is missing."""
+        """Return a number field; 0 for a missing field."""
         position = self._find(field)
         return 0 if position is None else int(struct.unpack_from(form, self._memory, position)[0])
 
     def follow(self, field: int) -> _Table:
-        """Return the table of a field; raise ``StreamRefused`` if it is missing."""
+        """Return the table of a field; raise ``StreamRefused`` for a missing field."""
         position = self._find(field)
         if position is None:
             raise StreamRefused("a message is empty")

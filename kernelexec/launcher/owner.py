@@ -1,4 +1,4 @@
-"""The connection between a launcher process and its owner: readiness, secrets, questions, and the end when the owner ends.
+"""The connection of a launcher process with the owner: readiness, secrets, questions, and an end after the owner's.
 
 An audit hook asks the owner about each program before user code starts the program. Programs started by C code or by a forked
 child are not seen. The shell announces a command by ``audit``, and starts the program ``exempt``.
@@ -51,7 +51,7 @@ def take_secrets(options: LaunchOptions) -> dict[str, str]:
 
 
 def prepare_for_relay(options: LaunchOptions, arguments: list[str]) -> None:
-    """Write the connection file of a kernel in a directory hidden from its owner, and the other files for its relay."""
+    """Write the connection file of a kernel in a directory hidden from the owner, and the other files for the relay."""
     if options.connection is None or options.owner is None or options.ready is None:
         return
     os.mkfifo(options.owner, 0o600)
@@ -98,7 +98,7 @@ def notify_ready(options: LaunchOptions, confinement: dict[str, list[str]]) -> N
 
 
 class OwnerPipe:
-    """A FIFO held open for writing by the living owner. For ``grace_seconds`` after its end another owner may come."""
+    """A FIFO held open for writing by the living owner. For ``grace_seconds`` after the owner's end another may come."""
 
     def __init__(self, path: str, grace_seconds: float) -> None:
         # A blocking opening would wait for a writer; only the reads later are to block.
@@ -179,7 +179,7 @@ def become_kernel() -> None:
 
 
 class OwnerQuestions:
-    """Questions of cells to the owner: ``ask`` sends one and waits for ``answer`` or an interrupt."""
+    """Questions of cells to the owner: ``ask`` sends a question and waits for ``answer`` or an interrupt."""
 
     def __init__(self, send: Callable[[dict[str, Any]], Any], patience_seconds: float | None = None) -> None:
         self._send, self._patience_seconds = send, patience_seconds
@@ -208,7 +208,7 @@ class OwnerQuestions:
         self._waiting.clear()
 
     def answer(self, answer: Mapping[str, Any]) -> None:
-        """Take the answer to the question of its ``name``."""
+        """Take the answer to the question of the same ``name``; ignore unknown names."""
         answers = self._waiting.get(str(answer.get("name")))
         if answers is not None:
             answers.put(answer)
@@ -218,7 +218,7 @@ def _end(cleanup: Callable[[], None]) -> None:
     with suppress(Exception):
         cleanup()
     if platform.leads_group():
-        os.killpg(os.getpid(), signal.SIGKILL)
+        os.killpg(os.getpid(), signal.SIGKILL)  # includes this process
     os._exit(1)
 
 

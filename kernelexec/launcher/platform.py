@@ -32,7 +32,7 @@ _LIMITS = {
 
 
 def _import_optional(name: str) -> Any:
-    """Import a module; return None if this system lacks it."""
+    """Import a module; return None on systems without it."""
     try:
         return import_module(name)
     except ImportError:
@@ -48,7 +48,7 @@ waitid: Any = getattr(os, "waitid", None)
 
 @dataclass(frozen=True)
 class LauncherPlatform:
-    """Features of one operating system."""
+    """The features of an operating system."""
 
     name: str
     shells: tuple[tuple[str, ...], ...]
@@ -143,7 +143,7 @@ def lower_limit(name: str, value: int) -> None:
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and, where the system counts it, of its ended children."""
+    """Return the processor time in seconds of this process and, if counted by the system, of its ended children."""
     if resource is None:
         return time.process_time()
     usage, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -151,12 +151,12 @@ def cpu_seconds() -> float:
 
 
 def peak_memory_bytes() -> int | None:
-    """Return the peak memory of this process; None where the system does not count it."""
+    """Return the peak memory of this process; None on systems without a count."""
     return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PLATFORM.peak_unit_bytes
 
 
 def unread_bytes(fd: int) -> int:
-    """Return the number of unread bytes in a pipe; 0 if the system does not report it."""
+    """Return the number of unread bytes in a pipe; 0 on systems without a report."""
     if termios is None:
         return 0
     try:
@@ -189,7 +189,7 @@ def allocate_file(fd: int, size: int) -> None:
 
 
 def syscall(number: int, *arguments: Any) -> int:
-    """Make a system call by its number; raise OSError if it failed."""
+    """Make a system call by number; raise OSError for a failed call."""
     return _check(_libc().syscall(ctypes.c_long(number), *arguments))
 
 

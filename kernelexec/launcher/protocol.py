@@ -168,7 +168,7 @@ class LaunchOptions:
 
     @classmethod
     def take(cls) -> LaunchOptions:
-        """Return the options of this process and remove them from its environment: user code has no use for them."""
+        """Return the options of this process and remove them from the environment: user code has no use for them."""
         return cls.of(json.loads(os.environ.pop(LAUNCH_OPTIONS_VARIABLE, "{}")))
 
     @classmethod
@@ -226,7 +226,7 @@ class DirectoryReport(TypedDict):
 
 
 class ReplyMetadata(TypedDict):
-    """The launcher's report of one cell, in the metadata of its reply."""
+    """The launcher's report of a cell, in the metadata of the reply."""
 
     token: str
     pid: int
@@ -253,7 +253,7 @@ class ReplyMetadata(TypedDict):
 
 
 class CommandProcess(TypedDict):
-    """The process of a command, as far as it differs from other commands of its session's shell."""
+    """The process of a command: the differences from other commands of the session's shell."""
 
     env: dict[str, str]
     """Further variables."""
@@ -319,7 +319,7 @@ class CopyTarget(TypedDict):
 
 
 class RestoreRequest(TypedDict):
-    """A request to a checkpoint: describe it, or fork a kernel of it with these options."""
+    """A request to a checkpoint: describe the checkpoint, or fork a kernel with these options."""
 
     restore: NotRequired[dict[str, Any]]
     """Fields of ``LaunchOptions``."""
@@ -369,7 +369,7 @@ class ForkServerReport(TypedDict, total=False):
 
 
 class InitRequest(TypedDict, total=False):
-    """A request to the container's init: fork a kernel, signal it, or kill every process and clear ``sweep``."""
+    """A request to the container's init: fork or signal a kernel, or kill every process and clear ``sweep``."""
 
     birth: Fork
     signal: int

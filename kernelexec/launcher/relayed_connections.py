@@ -62,7 +62,7 @@ class Link:
 
     @property
     def is_greeted(self) -> bool:
-        """Whether the other side of the present stream has sent its greeting."""
+        """Whether the other side of the present stream has sent a greeting."""
         return self._is_greeted
 
     def connect(self, write: Callable[[bytes], None]) -> None:
@@ -227,7 +227,7 @@ class RelayedConnection(asyncio.Protocol):
 
 
 class RelayedConnections:
-    """The connections of one side of a relay."""
+    """The connections on this side of a relay."""
 
     def __init__(self, instance: bytes, *, take: Callable[[int, int, bytes], None]) -> None:
         self.link = Link(self._take, instance, self.abort)
@@ -240,7 +240,8 @@ class RelayedConnections:
         return connection
 
     def forget(self, connection: RelayedConnection) -> None:
-        """Note that a local end has closed; another connection may have its number by now."""
+        """Note the closing of a local end; another connection may have the number by now."""
+        # Not after a CLOSE of the other side, which has removed the connection already.
         if self._connections.get(connection.number) is connection:
             del self._connections[connection.number]
             self.link.send(CLOSE, connection.number)
@@ -252,6 +253,7 @@ class RelayedConnections:
             connection.abort()
 
     def _take(self, kind: int, number: int, content: bytes) -> None:
+        # Frames of a connection that was closed here may still be on their way: they are dropped.
         connection = self._connections.get(number)
         if kind == DATA and connection is not None:
             connection.take(content)

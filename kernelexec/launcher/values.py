@@ -1,6 +1,6 @@
 """Values on their way between driver and kernel: a tree of JSON and buffers of bytes, in a file. Both sides import this module.
 
-Never pickle: nothing of a file is run, and no class is looked up by its name. Values have one of the types below, by their
+Never pickle: nothing of a file is run, and no class is looked up by name. Values have the types below, by their
 exact class; a subclass may mean something else. Arrays and tables are buffers (tables in Arrow's IPC format), so a large value
 is written from memory and read into memory without a copy in between.
 
@@ -181,9 +181,9 @@ class EncodedValues:
 
 
 class ValueDecoder:
-    """The values of a file of this format. All content is checked, since a hostile kernel may have written it.
+    """The values of a file of this format. All content is checked, since a hostile kernel may be the writer.
 
-    ``content`` is the memory of the arrays; the values take at most ``limit_bytes`` and 64 MiB beside it. Raises
+    ``content`` becomes the memory of the arrays; the values take at most ``limit_bytes`` and 64 MiB besides. Raises
     ``ValueRefused`` for any other content.
     """
 
@@ -391,7 +391,7 @@ def _read_tree(content: memoryview, limit_bytes: int) -> tuple[dict[str, Any], l
 
 
 def _has_more_elements(source: str, limit: int) -> bool:
-    """Return whether JSON has more elements than ``limit``, before it is parsed; a pair of a dictionary counts as two."""
+    """Return whether unparsed JSON has more elements than ``limit``; a pair of a dictionary counts as two."""
     # First an upper bound by counting characters; only texts full of such signs need the exact count without strings.
     if _count_elements(source) <= limit:
         return False

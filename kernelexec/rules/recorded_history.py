@@ -103,7 +103,7 @@ class History:
     notes: tuple[str, ...] = ()
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return the snapshot and its cells as JSON types, for later replays."""
+        """Return the snapshot and the covered cells as JSON types, for later replays."""
         if self.snapshot is None:
             return {}
         return {"snapshot": self.snapshot.to_dict(), "covered": [asdict(cell) for cell in self.cells[: self.covered]]}

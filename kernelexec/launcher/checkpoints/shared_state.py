@@ -1,6 +1,6 @@
 """State shared by a fork instead of copied: files, pipes, memory, and the descriptors of the event loop.
 
-A waiting copy would hold a lock after its release by the kernel, and keep a pipe open while a program waits for its end. A
+A waiting copy would hold a lock released by the kernel, and keep a pipe open while a program waits for the end. A
 kernel forked from the copy would share positions in files with this kernel. So each copy closes the kernel's own descriptors,
 and opens the files and pipes of user code anew.
 """
@@ -89,7 +89,7 @@ class OwnDescriptors:
 
 
 def list_open() -> dict[int, str]:
-    """Return the target of each open descriptor; nothing where the system does not show it."""
+    """Return the target of each open descriptor; nothing on systems without ``/proc``."""
     links = {}
     try:
         names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names only

@@ -32,7 +32,7 @@ def bind(path: str) -> socket.socket:
 
 
 class StoppedCopy:
-    """This process, a fork of the kernel. It ends with the owner, on a drop request, or by the kernel's SIGKILL."""
+    """This process, a fork of the kernel. The end comes with the owner's, on a drop request, or by the kernel's SIGKILL."""
 
     def __init__(self, listener: socket.socket, owner: str, grace_seconds: float, entry: CheckpointEntry) -> None:
         self._listener = listener

@@ -48,7 +48,7 @@ _SUBSTITUTION, _ESCAPED_BACKQUOTE = re.compile(rb"\\.|\$\(|`|[<>]\(", re.DOTALL)
 
 
 class UnparsableScript(Exception):
-    """A script outside of the language of bash, or with a part that must be literal to be judged and is not."""
+    """A script outside of the language of bash, or without literal text where only such text can be judged."""
 
 
 @dataclass(frozen=True, slots=True)

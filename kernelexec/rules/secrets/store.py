@@ -149,7 +149,7 @@ def _open_file(path: Path) -> int:
 
 
 def _check_value(value: str) -> str:
-    """Return a value if a variable can hold the value and it can be masked; raise ``_UnusableSecret`` otherwise."""
+    """Return a value if a variable can hold the value and masking is possible; raise ``_UnusableSecret`` otherwise."""
     if any("\ud800" <= char <= "\udfff" for char in value):
         raise _UnusableSecret("is not valid text")
     if len(value.encode()) > SECRET_BYTES:
