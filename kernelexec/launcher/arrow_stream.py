@@ -79,7 +79,7 @@ def _check_type(kind: Any, types: Any, *, is_inner: bool) -> None:
 def check_stream(content: memoryview) -> None:
     """Raise ``StreamRefused`` unless a stream is whole, uncompressed, and has at most as many values as bits.
 
-    Buffers must not share bytes, since each buffer may become a copy.
+    The buffers of a message must have no more bytes together than its body: buffers with shared bytes become a copy each.
     """
     # A message: 0xFFFFFFFF (u32), length of the metadata (u32), metadata (a flatbuffer), body. A length of 0 ends the stream.
     position, values = 0, 0

@@ -304,7 +304,7 @@ class CheckpointEntry(TypedDict):
 
 
 class CopyTarget(TypedDict):
-    """The place of a checkpoint for another kernel, and the copy's identity there."""
+    """The place of a checkpoint, and the identity of the copy there."""
 
     directory: str
     """Its private directory."""

@@ -99,7 +99,7 @@ def _fork(work: Callable[[], None]) -> int:
     if pid:
         return pid
     try:
-        # An interrupt of the kernel's group must not end this process half-way; the end of the socket ends it in order.
+        # Out of the kernel's group, where an interrupt would end this process half-way. The watcher ends with its socket.
         os.setsid()
         for signum in (signal.SIGINT, signal.SIGCHLD):
             _SET_HANDLER(signum, signal.SIG_DFL)

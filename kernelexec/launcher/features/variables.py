@@ -195,7 +195,7 @@ _SIZED = frozenset(
 
 def _is_numpy(kind: type, name: str | None = None) -> bool:
     """Return whether a class is numpy's own, defined in C, with attributes free of user code."""
-    # The module alone is no proof, since user code can set ``__module__``; the flag of classes from C cannot be set in Python.
+    # The module alone is no proof, since user code can set ``__module__``; Python code cannot set the flag of classes from C.
     if not _flags(kind) & _IMMUTABLE or (name is not None and _qualname(kind) != name):
         return False
     module = _module(kind)

@@ -91,7 +91,6 @@ def _ignores_interrupts() -> bool:
 
 def hide_own_children() -> None:
     """Let ``os.wait``, ``wait3``, ``wait4``, ``waitpid`` and ``waitid`` wait for no process of ``tree.own_children``."""
-    # Also ends the second call: functions that replace themselves would call each other without end.
     if _wait4 is None or _waitid is None or os.wait is wait:
         return
     for function in (wait, wait3, wait4, waitpid, waitid):

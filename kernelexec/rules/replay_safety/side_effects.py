@@ -41,8 +41,8 @@ class SideEffectChecker:
     """A judge of cells in their order, with a memory of the imports and definitions of earlier cells."""
 
     def __init__(self) -> None:
-        # By name, methods with a leading dot: the full name of its value; the reason against a function; the names used by a
-        # function that is safe so far; and its body, judged again when one of these names is imported or becomes unsafe.
+        # By name, methods with a leading dot: the full name of the value; the reason against a function; the names used by a
+        # function, which becomes unsafe with any of them; and its body, judged again when any of them is imported.
         self._known: dict[str, str] = {}
         self._unsafe: dict[str, str] = {}
         self._uses: dict[str, frozenset[str]] = {}
