@@ -74,7 +74,7 @@ def _find_group_directories(base: Path) -> list[Path]:
 
 
 class MemoryMonitor:
-    """A monitor of the group: after each cell, and during a cell by a thread that sleeps between cells.
+    """A monitor which reads the group after each cell, and during a cell in a thread that sleeps between cells.
 
     ``biggest`` lists the biggest variables, ``report`` sends a report to the owner while a cell runs.
     """

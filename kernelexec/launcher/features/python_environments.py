@@ -35,7 +35,7 @@ _ENVIRONMENTS_MAX, _PROJECT_VENVS = 20, (".venv", "venv", "env")
 
 
 def own_environment_place(workspace: str, interpreter: str = INTERPRETER) -> tuple[str, tuple[str, ...]]:
-    """Return the workspace, in a branch the original session's, and there the path of an interpreter's environment in parts."""
+    """Return the workspace (a branch's: the original session's), and the parts of an interpreter's environment's path there."""
     parts = OURS, OWN_ENVIRONMENTS, f"{zlib.crc32(os.fsencode(interpreter)):08x}"
     return workspace.partition(f"/{OURS}/")[0], parts  # workspaces of branches are below it
 
@@ -87,7 +87,7 @@ def _link(link: Path, target: str) -> None:
 
 @cache  # the first call comes before an environment is on the import path
 def find_pip() -> str | None:
-    """Return the path of this interpreter's pip, or without pip, as in an environment of uv, of ensurepip's wheel."""
+    """Return the path of this interpreter's pip, or of ensurepip's wheel if pip is missing, as in an environment of uv."""
     if (spec := importlib.util.find_spec("pip")) is not None:
         return spec.origin
     spec = importlib.util.find_spec("ensurepip")

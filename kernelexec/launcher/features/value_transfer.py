@@ -1,7 +1,7 @@
 """Values on their way out of the kernel and back: pickles of a snapshot, the form of ``values``, and literals.
 
 Pickles are read in the kernel only. The driver has the value of a cell as a literal of Python, usually the shown text. Scalars
-of libraries, dates, infinite numbers, and small arrays and tables have no literal: the form of ``values`` encodes these.
+of libraries, dates, infinities, NaN, and small arrays and tables have no literal: the form of ``values`` encodes these.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _HashedData:
 def save_variables(
     variables: Mapping[str, Any], hidden: Container[str], directory: str, names: list[str] | None, limit_bytes: int
 ) -> dict[str, Any]:
-    """Save variables as pickles within the limit, which includes earlier snapshots; return saved and left out variables.
+    """Save variables as pickles within a limit for all snapshots together; return saved and left out variables.
 
     Without names the user's first thousand variables are saved, except names beginning with ``_``. Each variable has a file,
     which gets the final name when complete. The caller creates and removes the directory.

@@ -241,7 +241,7 @@ class RunningCommand:
 
 @contextmanager
 def _handle_signal(signum: signal.Signals, handler: signal.Handlers, before: signal.Handlers | None = None) -> Iterator[None]:
-    """Replace the handler of a signal within the block, in the main thread only, and only if the present one is ``before``."""
+    """Replace the handler of a signal within the block, in the main thread only; with ``before``, no other handler."""
     # Python allows changes of handlers in the main thread only.
     present = signal.getsignal(signum)
     if threading.current_thread() is not threading.main_thread() or (before is not None and present is not before):

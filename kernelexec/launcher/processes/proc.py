@@ -1,8 +1,8 @@
 """Processes in Linux's ``/proc``: status, descent, environment, out-of-memory score, and signals.
 
 Driver and launcher both end trees of processes, so both import this module, which uses the standard library only. Systems
-without ``/proc`` show no processes. Systems without descriptors of processes (pidfd) get no signals, since a signal must never
-hit a reused id.
+without ``/proc`` show no processes. On systems without descriptors of processes (pidfd) no process is signalled, since a signal
+must never hit a reused id.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def has_variable(pid: int, entry: bytes) -> bool:
 
 
 def signal_process(pid: int, signum: int, expected: ProcessStatus, *, wait_milliseconds: int = 0) -> bool:
-    """Signal a process if the start is as expected, and wait for the end; return whether the signal was sent."""
+    """Signal a process unless its id was reused, and wait for the end; return whether the signal was sent."""
     try:
         descriptor = os.pidfd_open(pid)
     except (OSError, AttributeError):  # not every system has descriptors of processes
