@@ -261,7 +261,7 @@ def _moving(dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _is_path(node: ast.expr) -> bool:
-    """Tell whether an expression is visibly a path."""
+    """Return whether an expression is visibly a path."""
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Div)
     called = node.func if isinstance(node, ast.Call) else None
