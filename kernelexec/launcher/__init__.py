@@ -1,1 +1,1 @@
-"""The launcher: all code that runs inside a kernel's process. It imports the standard library and ipykernel only."""
+"""The launcher: all code in a kernel's process. Imports are limited to the standard library and ipykernel."""

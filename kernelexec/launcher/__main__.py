@@ -1,13 +1,13 @@
 """The launcher's command line: ``python <this directory> ...``, also where the rest of kernelexec is not installed.
 
 - ``-f CONNECTION_FILE`` runs a kernel.
-- ``--guard COMMAND...`` runs the command of another kernel and ends it with its owner. With ``--guard-alone`` instead, only
-  the guard gets signals and hands them on to its group.
-- ``--confined COMMAND...`` confines this process and executes a command that starts one of our kernels.
+- ``--guard COMMAND...`` runs the command of another kernel and ends the kernel with its owner. With ``--guard-alone`` instead,
+  only the guard gets signals, and hands them on to its group.
+- ``--confined COMMAND...`` confines this process and executes a command to start one of our kernels.
 - ``--forkserver FD`` imports modules and forks kernels on request of the process at the other end of FD.
-- ``--container-init SOCKET -f CONNECTION_FILE`` forks one kernel, and others on request of the process that listens at SOCKET.
-- ``--relay DIRECTORY`` connects its standard streams with the sockets of a kernel in that directory.
-- ``--one-shot DIRECTORY`` does one task that a file in the directory describes, and ends.
+- ``--container-init SOCKET -f CONNECTION_FILE`` forks one kernel, and others on request of the process listening at SOCKET.
+- ``--relay DIRECTORY`` connects its standard streams with the sockets of a kernel in the directory.
+- ``--one-shot DIRECTORY`` does one task, described by a file in the directory, and ends.
 - ``--user-command NAMES COMMAND`` runs a shell command as this process's user, with the user's own HOME, USER and LOGNAME
   unless they are among the comma-separated names; ``--end-command MARK`` ends all processes of a command.
 """
@@ -25,6 +25,7 @@ sys.path[:] = [entry for entry in sys.path if entry != str(here)]
 # The package is found here and not on the path, where its neighbours would hide modules of the standard library.
 package = sys.modules[here.name] = ModuleType(here.name)
 package.__path__ = [str(here)]
+# First of all: a parent may have blocked or ignored SIGINT and SIGTERM, and all programs below inherit that.
 import_module(f"{here.name}.platform").reset_signals()
 protocol = import_module(f"{here.name}.protocol")
 programs = {

@@ -1,9 +1,9 @@
 """Tables as Arrow's IPC streams: a stream of a hostile kernel takes no more memory than its own size.
 
-Readers of Arrow decompress buffers of any stated size, and turn columns of nothing but nulls, which take no bytes, into
-objects. So the messages of a stream are looked at before a reader gets them. Their form is Arrow's ``Message.fbs``
+Readers of Arrow decompress buffers of any stated size, and turn columns of only nulls, which take no bytes, into objects. So
+the messages of a stream are checked before a reader gets them. Their form is Arrow's ``Message.fbs``
 (https://arrow.apache.org/docs/format/Columnar.html, "Encapsulated message format"), in flatbuffers. Small values of a
-stream may become large ones in the library that takes the table, so what they take there is counted before.
+stream may become large in the library receiving the table, so their size there is counted before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def write_table(table: Any) -> Any:
 
 
 def read_table(content: memoryview) -> Any:
-    """Return the table of a stream, which refers to the memory of ``content``; raise ``StreamRefused`` if it is damaged."""
+    """Return the table of a stream, a view of the memory of ``content``; raise ``StreamRefused`` for a damaged stream."""
     check_stream(content)
     arrow = import_module("pyarrow")
     try:
@@ -62,9 +62,9 @@ def read_table(content: memoryview) -> Any:
 
 
 def _check_type(kind: Any, types: Any, *, is_inner: bool) -> None:
-    """Check that values of a type take no more memory as objects than in the stream; raise ``StreamRefused``.
+    """Raise ``StreamRefused`` if values of a type may take more memory as objects than in the stream.
 
-    Views and inner dictionaries name the same bytes many times, and each name becomes a copy.
+    Views and inner dictionaries refer to the same bytes many times, and each reference becomes a copy.
     """
     is_repeated = types.is_run_end_encoded(kind) or (is_inner and types.is_dictionary(kind)) or str(kind).endswith("_view")
     if is_repeated or "_view<" in str(kind) or getattr(kind, "extension_name", None) is not None:
@@ -79,8 +79,9 @@ def _check_type(kind: Any, types: Any, *, is_inner: bool) -> None:
 def check_stream(content: memoryview) -> None:
     """Raise ``StreamRefused`` unless a stream is whole, uncompressed, and has at most as many values as bits.
 
-    No two of its buffers are the same bytes, which would become a copy for each.
+    The buffers of a message must have no more bytes together than its body: buffers with shared bytes become a copy each.
     """
+    # A message: 0xFFFFFFFF (u32), length of the metadata (u32), metadata (a flatbuffer), body. A length of 0 ends the stream.
     position, values = 0, 0
     try:
         while position < len(content):
@@ -96,13 +97,13 @@ def check_stream(content: memoryview) -> None:
                 raise StreamRefused(f"its schema has more than {_SCHEMA_BYTES} bytes")
             if length > len(content) or not 0 <= body <= len(content) or values > 8 * len(content):
                 raise StreamRefused("it has more values than bits")
-            position += 8 + length + body
+            position += 8 + length + body  # by eight at least, so a hostile stream cannot hold this loop
     except struct.error as exc:
         raise StreamRefused("it is cut off") from exc
 
 
 def _count_values(message: _Table, body: int) -> int:
-    """Return how many values the columns of a message have, nested ones too."""
+    """Return the number of values in the columns of a message, nested values included."""
     if message.read("<h", _VERSION) != _V5:
         raise StreamRefused("it is of an early version of Arrow")
     kind, header = message.read("<B", _HEADER_TYPE), message.follow(_HEADER)
@@ -120,9 +121,11 @@ def _count_values(message: _Table, body: int) -> int:
 
 
 class _Table:
-    """A table of flatbuffers: an offset to its list of fields, in which 0 is a missing one."""
+    """A table of flatbuffers: an offset to a list of offsets of fields, 0 for a missing field."""
 
     def __init__(self, memory: memoryview, position: int) -> None:
+        # The list ("vtable"): its size in bytes (u16), the size of the table (u16), then an offset (u16) for each field. Every
+        # number may be a hostile kernel's choice. `unpack_from` fails past the memory, but takes a negative position.
         self._memory, self._position = memory, position
         (back,) = struct.unpack_from("<i", memory, position)
         self._fields = position - back
@@ -144,16 +147,16 @@ class _Table:
         return self._position + offset if offset else None
 
     def has(self, field: int) -> bool:
-        """Return whether a field is there."""
+        """Return whether a field is present."""
         return self._find(field) is not None
 
     def read(self, form: str, field: int) -> int:
-        """Return a number, 0 if it is missing."""
+        """Return a number field; 0 for a missing field."""
         position = self._find(field)
         return 0 if position is None else int(struct.unpack_from(form, self._memory, position)[0])
 
     def follow(self, field: int) -> _Table:
-        """Return the table that a field refers to."""
+        """Return the table of a field; raise ``StreamRefused`` for a missing field."""
         position = self._find(field)
         if position is None:
             raise StreamRefused("a message is empty")
@@ -176,9 +179,9 @@ class _Table:
 
 
 def count_pandas_bytes(table: Any, *, has_arrow_texts: bool, has_lists: bool = False) -> int:
-    """Return how many bytes a table takes at most in pandas, which has Python's objects for what numpy does not know.
+    """Return the most bytes of a table in pandas, which has Python objects for values without a type of numpy.
 
-    ``has_arrow_texts``: texts of columns stay as they are in Arrow, as since pandas 3. ``has_lists``: lists become Python's.
+    ``has_arrow_texts``: texts of columns stay in Arrow's form, as since pandas 3. ``has_lists``: lists become Python's.
     """
     types = import_module("pyarrow").types
     return sum(
@@ -188,14 +191,14 @@ def count_pandas_bytes(table: Any, *, has_arrow_texts: bool, has_lists: bool = F
 
 
 def count_polars_bytes(table: Any) -> int:
-    """Return how many bytes a table takes at most in polars, which has a view for each text."""
+    """Return the most bytes of a table in polars, which has a view for each text."""
     types = import_module("pyarrow").types
     arrays = (array for array, _, _ in _walk_columns(table, types))
     return int(table.nbytes) + sum(_VIEW_BYTES * len(array) for array in arrays if not _is_number(array.type, types))
 
 
 def _walk_columns(table: Any, types: Any, *, has_lists: bool = False) -> Iterator[tuple[Any, int, bool]]:
-    """Yield the arrays of all columns with their levels, and whether their values become Python's objects in any case."""
+    """Yield the arrays of all columns with their levels, and whether their values always become Python objects."""
     pending = [(chunk, 0, False) for column in table.columns for chunk in column.chunks]
     while pending:
         array, level, is_object = pending.pop()
@@ -214,7 +217,7 @@ def _walk_columns(table: Any, types: Any, *, has_lists: bool = False) -> Iterato
 
 
 def _count_pandas_bytes(array: Any, types: Any, *, has_arrow_texts: bool, is_object: bool) -> int:
-    """Return how many bytes an array takes at most, without those in it."""
+    """Return the most bytes of an array in pandas, without nested arrays."""
     kind, count = array.type, len(array)
     if types.is_nested(kind):
         return _NESTED_BYTES * count
@@ -227,6 +230,6 @@ def _count_pandas_bytes(array: Any, types: Any, *, has_arrow_texts: bool, is_obj
 
 
 def _is_number(kind: Any, types: Any) -> bool:
-    """Return whether values of a type are numbers or times as numpy has them."""
+    """Return whether a type is a number or a time of numpy."""
     kinds = types.is_integer, types.is_floating, types.is_boolean, types.is_timestamp, types.is_duration
     return any(is_kind(kind) for is_kind in kinds)

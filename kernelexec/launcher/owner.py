@@ -1,7 +1,7 @@
-"""The connection between a launcher process and its owner: readiness, secrets, questions, and the end when the owner ends.
+"""The connection of a launcher process with the owner: readiness, secrets, questions, and an end after the owner's.
 
-An audit hook asks the owner about each program before user code starts it. Programs that C code or a forked child starts are
-not seen. The shell announces a command by ``audit`` and starts it ``exempt``.
+An audit hook asks the owner about each program before user code starts the program. Programs started by C code or by a forked
+child are not seen. The shell announces a command by ``audit``, and starts the program ``exempt``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ is_forked_child = False
 
 
 def take_secrets(options: LaunchOptions) -> dict[str, str]:
-    """Read, once, the variables that the owner passes to the kernel only."""
+    """Read, once, the variables passed by the owner to the kernel only."""
     if options.secrets is None:
         return {}
     with open(options.secrets, "rb", buffering=0) as pipe:  # noqa: PTH123 - read as it is
@@ -51,7 +51,7 @@ def take_secrets(options: LaunchOptions) -> dict[str, str]:
 
 
 def prepare_for_relay(options: LaunchOptions, arguments: list[str]) -> None:
-    """Write the connection file of a kernel in a directory that its owner cannot see, and the other files for its relay."""
+    """Write the connection file of a kernel in a directory hidden from the owner, and the other files for the relay."""
     if options.connection is None or options.owner is None or options.ready is None:
         return
     os.mkfifo(options.owner, 0o600)
@@ -67,9 +67,9 @@ def apply_limits(limits: dict[str, int]) -> None:
 
 
 def write_stacks_to(path: str | None) -> None:
-    """Write every thread's stack on a signal and on a crash, from C: also while the interpreter's lock is held.
+    """Write every thread's stack on a signal and on a crash, from C, so also while the interpreter's lock is held.
 
-    Without a ``path`` they go to the present stderr of this process; cells get another one.
+    Without a ``path`` the stacks go to the present stderr of this process; cells get another stderr.
     """
     file = os.fdopen(os.dup(2), "w") if path is None else Path(path).open("a")  # noqa: SIM115 - for the process's life
     faulthandler.enable(file=file)
@@ -89,6 +89,7 @@ def notify_ready(options: LaunchOptions, confinement: dict[str, list[str]]) -> N
         "confinement": confinement,
     }
     with suppress(OSError):
+        # Non-blocking: without a reader, as after the owner's death, the opening fails at once instead of waiting for one.
         fd = os.open(options.ready, os.O_WRONLY | os.O_NONBLOCK)
         try:
             os.write(fd, json.dumps(message).encode() + b"\n")
@@ -97,15 +98,16 @@ def notify_ready(options: LaunchOptions, confinement: dict[str, list[str]]) -> N
 
 
 class OwnerPipe:
-    """A FIFO that the owner holds open for writing while it lives. For ``grace_seconds`` after its end another may come."""
+    """A FIFO held open for writing by the living owner. For ``grace_seconds`` after the owner's end another may come."""
 
     def __init__(self, path: str, grace_seconds: float) -> None:
+        # A blocking opening would wait for a writer; only the reads later are to block.
         self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         os.set_blocking(self.fd, True)
         self._grace_seconds = grace_seconds
 
     def has_writer(self) -> bool:
-        """Return whether an owner holds the FIFO; ``poll`` reports no end to a reader that came after it."""
+        """Return whether an owner holds the FIFO; ``poll`` does not report an end before the opening here."""
         os.set_blocking(self.fd, False)
         try:
             return bool(os.read(self.fd, 1))
@@ -115,17 +117,17 @@ class OwnerPipe:
             os.set_blocking(self.fd, True)
 
     def wait(self) -> bool:
-        """Block until the FIFO is written to, or has no writer; return False if no new owner has come in time."""
+        """Block until the FIFO is written to, or has no writer; return False if no new owner comes in time."""
         return bool(os.read(self.fd, 1)) or self._wait_for_owner()
 
     def close(self) -> None:
-        """Close it: this process has another one."""
+        """Close the FIFO, in a process with a FIFO of its own."""
         os.close(self.fd)
 
     def _wait_for_owner(self) -> bool:
         """Return whether the FIFO gets a writer in time.
 
-        It is read, not polled: poll reports no hangup of a FIFO that had no writer since it was opened here.
+        The FIFO is read, not polled: poll reports no hangup of a FIFO without any writer since the opening here.
         """
         deadline = time.monotonic() + self._grace_seconds
         has_owner.clear()
@@ -145,8 +147,8 @@ class OwnerPipe:
 def exit_with_owner(path: str, cleanup: Callable[[], None], *, grace_seconds: float = 0.0) -> None:
     """End this process and its group when the owner's FIFO has no writer left; ``cleanup`` runs first.
 
-    A thread blocks in ``read``, so no timer is needed, and the parent's id does not matter. For ``grace_seconds`` after its
-    owner's end the process goes on: a process that opens the FIFO meanwhile is its new owner.
+    A thread blocks in ``read``, so no timer is needed, and the parent's id does not matter. The process goes on for
+    ``grace_seconds`` after the owner's end: a process opening the FIFO meanwhile becomes the new owner.
     """
     pipe = OwnerPipe(path, grace_seconds)
 
@@ -170,21 +172,24 @@ def track_forks() -> None:
 
 
 def become_kernel() -> None:
-    """Note that this process, which was forked from a kernel, is a kernel from now on."""
+    """Mark this process, a fork of a kernel, as a kernel."""
     global is_forked_child  # noqa: PLW0603 - see there
     is_forked_child = False
     has_owner.set()
 
 
 class OwnerQuestions:
-    """Questions of cells to the owner: ``ask`` sends one and waits for ``answer`` or an interrupt."""
+    """Questions of cells to the owner: ``ask`` sends a question and waits for ``answer`` or an interrupt."""
 
     def __init__(self, send: Callable[[dict[str, Any]], Any], patience_seconds: float | None = None) -> None:
         self._send, self._patience_seconds = send, patience_seconds
         self._waiting: dict[str, SimpleQueue[Mapping[str, Any]]] = {}
 
     def ask(self, question: dict[str, Any]) -> Mapping[str, Any] | None:
-        """Ask the owner and return the answer, None if an owner that was there all the time sends none."""
+        """Ask the owner and return the answer; None if an owner is there and does not answer in time.
+
+        Without an owner at the beginning or the end of that time, the question waits on.
+        """
         name, answers = os.urandom(8).hex(), SimpleQueue[Mapping[str, Any]]()
         self._waiting[name] = answers
         try:
@@ -199,11 +204,11 @@ class OwnerQuestions:
             del self._waiting[name]
 
     def forget(self) -> None:
-        """Forget the questions, in a copy of the process that has asked them."""
+        """Forget the questions, in a copy of the asking process."""
         self._waiting.clear()
 
     def answer(self, answer: Mapping[str, Any]) -> None:
-        """Take the answer to the question of its ``name``."""
+        """Take the answer to the question of the same ``name``; ignore unknown names."""
         answers = self._waiting.get(str(answer.get("name")))
         if answers is not None:
             answers.put(answer)
@@ -213,18 +218,19 @@ def _end(cleanup: Callable[[], None]) -> None:
     with suppress(Exception):
         cleanup()
     if platform.leads_group():
-        os.killpg(os.getpid(), signal.SIGKILL)
+        os.killpg(os.getpid(), signal.SIGKILL)  # includes this process
     os._exit(1)
 
 
 class ExecAudit:
-    """The audit hook: it sends a question before each program, and waits for the answer to ``questions``."""
+    """The audit hook: sends a question before each program, and waits for the answer."""
 
     def __init__(self, send: Callable[[dict[str, Any]], Any]) -> None:
+        # Exempt: the hook must not ask about itself, should sending raise one of these events.
         self.questions = OwnerQuestions(exempt()(send), _ANSWER_SECONDS)
 
     def install(self) -> None:
-        """Add the audit hook, which Python never removes."""
+        """Add the audit hook, for the life of this process: Python cannot remove a hook."""
         sys.addaudithook(self._handle_event)
 
     def _handle_event(self, event: str, args: tuple[Any, ...]) -> None:
@@ -245,13 +251,13 @@ class ExecAudit:
 
 
 def audit(command: str | list[str]) -> None:
-    """Announce a command, text for a shell or words, that is about to run; raise PermissionError if the owner refuses it."""
+    """Announce a command, as text for a shell or as words, before it runs; raise PermissionError if the owner refuses."""
     sys.audit(_COMMAND, command)
 
 
 @contextmanager
 def exempt() -> Iterator[None]:
-    """Exempt programs that are started within the block: the kernel's own, and checked ones."""
+    """Exempt the programs started by this thread within the block: the kernel's own, and checked programs."""
     before, _thread_state.trusted = getattr(_thread_state, "trusted", False), True
     try:
         yield

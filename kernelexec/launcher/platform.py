@@ -1,7 +1,7 @@
-"""The operating system in the kernel's process: differences between systems, and system calls that Python lacks.
+"""The operating system in the kernel's process: differences between systems, and system calls missing in Python.
 
 No other module of the launcher checks the system. Only Linux has all features. The driver has a module of its own, since the
-launcher imports nothing that is not mounted.
+launcher imports mounted modules only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LIMITS = {
 
 
 def _import_optional(name: str) -> Any:
-    """Import a module; return None if this system lacks it."""
+    """Import a module; return None on systems without it."""
     try:
         return import_module(name)
     except ImportError:
@@ -48,7 +48,7 @@ waitid: Any = getattr(os, "waitid", None)
 
 @dataclass(frozen=True)
 class LauncherPlatform:
-    """Features of one operating system."""
+    """The features of an operating system."""
 
     name: str
     shells: tuple[tuple[str, ...], ...]
@@ -74,7 +74,7 @@ class LauncherPlatform:
 
     @classmethod
     def for_system(cls, platform: str) -> LauncherPlatform:
-        """Return the features of a system by Python's name of it; an unknown one counts as macOS, the poorer Unix."""
+        """Return the features of a system by its ``sys.platform``; unknown systems count as macOS, the poorer Unix."""
         linux, windows = platform == "linux", platform == "win32"
         unix = (("bash", "-c"), ("sh", "-c"))
         return cls(
@@ -101,12 +101,12 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGKILL", sign
 
 
 def default_shell() -> list[str]:
-    """Return the shell that runs commands, with the option before the command."""
+    """Return the shell for commands, with the option before the command."""
     return list(next((shell for shell in PLATFORM.shells if shutil.which(shell[0])), PLATFORM.shells[-1]))
 
 
 def reset_signals() -> None:
-    """Unblock all signals and restore the actions of a new Python program: a parent may have blocked or ignored them."""
+    """Unblock all signals and restore the actions of a new Python program, since a parent may have changed both."""
     if not hasattr(signal, "pthread_sigmask"):
         return
     for signum in signal.valid_signals() - _IGNORED_BY_PYTHON:
@@ -116,7 +116,7 @@ def reset_signals() -> None:
 
 
 def signal_group(leader: int, signum: int) -> None:
-    """Signal the group of a program that was started with ``new_group_options``; raise OSError without such a group."""
+    """Signal the group of a program started with ``new_group_options``; raise OSError if the group does not exist."""
     if PLATFORM.has_group_signals:
         os.killpg(leader, signum)
     else:
@@ -124,16 +124,17 @@ def signal_group(leader: int, signum: int) -> None:
 
 
 def leads_group() -> bool:
-    """Return whether this process leads a process group that can be signalled."""
+    """Return whether this process leads a process group, on a system with signals for groups."""
     return PLATFORM.has_group_signals and os.getpgrp() == os.getpid()
 
 
 def lower_limit(name: str, value: int) -> None:
-    """Lower a limit of this process and its children, where the system has it, to ``value`` or to the hard limit."""
+    """Lower a limit of this process and its children to ``value`` or to the hard limit; do nothing for unknown limits."""
     kind = getattr(resource, _LIMITS.get(name, ""), None)
     if kind is None:
         return
     _, hard = resource.getrlimit(kind)
+    # Both limits are set, so that user code cannot raise the soft limit again.
     bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
     try:
         resource.setrlimit(kind, (bound, bound))
@@ -142,7 +143,7 @@ def lower_limit(name: str, value: int) -> None:
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and, where the system counts it, of its children that have ended."""
+    """Return the processor time in seconds of this process and, if counted by the system, of its ended children."""
     if resource is None:
         return time.process_time()
     usage, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -150,12 +151,12 @@ def cpu_seconds() -> float:
 
 
 def peak_memory_bytes() -> int | None:
-    """Return the peak memory of this process; None where the system does not count it."""
+    """Return the peak memory of this process; None on systems without a count."""
     return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PLATFORM.peak_unit_bytes
 
 
 def unread_bytes(fd: int) -> int:
-    """Return the number of unread bytes in a pipe; 0 if the system does not report it."""
+    """Return the number of unread bytes in a pipe; 0 on systems without a report."""
     if termios is None:
         return 0
     try:
@@ -188,22 +189,22 @@ def allocate_file(fd: int, size: int) -> None:
 
 
 def syscall(number: int, *arguments: Any) -> int:
-    """Make a system call by its number; raise OSError if it failed."""
+    """Make a system call by number; raise OSError for a failed call."""
     return _check(_libc().syscall(ctypes.c_long(number), *arguments))
 
 
 def prctl(option: int, *arguments: Any) -> None:
-    """Change this process or thread by ``prctl(2)``; raise OSError if the system does not know the option, or refuses it."""
+    """Change this process or thread by ``prctl(2)``; raise OSError for an unknown or refused option."""
     _check(_libc().prctl(option, *arguments, *[0] * (4 - len(arguments))))
 
 
 def unshare(namespaces: int) -> None:
-    """Move this thread to new namespaces by ``unshare(2)``; raise OSError if it may not."""
+    """Move this thread to new namespaces by ``unshare(2)``; raise OSError if not permitted."""
     _check(_libc().unshare(namespaces))
 
 
 def capset(header: bytes, sets: bytes) -> None:
-    """Change this thread's capabilities by ``capset(2)``; raise OSError if it has no such capability."""
+    """Change this thread's capabilities by ``capset(2)``; raise OSError for capabilities beyond its own."""
     _check(_libc().capset(header, sets))
 
 

@@ -1,4 +1,4 @@
-"""The protocol between the driver and the launcher: names, fields and formats that one writes and the other reads.
+"""The protocol between driver and launcher: the names, fields and formats of everything exchanged.
 
 This module uses the standard library only and is imported by both sides. Beside Jupyter's sockets there
 are these channels:
@@ -11,12 +11,12 @@ are these channels:
 | kernel | driver | iopub | ``MEMORY``, ``OBSTACLES``, ``PROGRAM``, ``COMMAND``, ``INPUT``, ``REPLAY_BEGIN``, ``REPLAY_GAP`` |
 | kernel | driver | metadata of ``execute_reply`` | ``ReplyMetadata`` under ``METADATA_KEY`` |
 | kernel | driver | mapped file ``LaunchOptions.crash_buffer`` | the newest text of the running cell: ``CRASH_RECORD`` |
-| driver | kernel | code of ``execute_request`` | the calls that ``*_source`` builds |
+| driver | kernel | code of ``execute_request`` | the calls built by ``*_source`` |
 | driver | fork server, container init | datagrams of JSON | ``Fork``, ``ForkServer*``; ``InitRequest``, ``InitReport`` |
 | driver | checkpoint | datagrams of JSON on a socket of the private directory | ``RestoreRequest``, ``CheckpointReport`` |
 | driver | one-shot process | files of its directory | ``ONE_SHOT_ORDER``, ``ONE_SHOT_ANSWER`` |
 
-The driver believes nothing of what it reads: cells run in the kernel's process and can write all of it.
+The driver must not trust any content from a kernel: cells run in the kernel's process and can write to all channels.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ OURS, OWN_ENVIRONMENTS, OWN_PACKAGES = ".kernelexec", "venvs", "_kernelexec.pth"
 
 
 def reply_type(request: str) -> str:
-    """Return the message type that answers a request."""
+    """Return the message type of the reply to a request."""
     return f"{request.removesuffix('_request')}_reply"
 
 
@@ -113,7 +113,7 @@ def reply_type(request: str) -> str:
 class LaunchOptions:
     """Options of a process of the launcher. Every option has a default, so the launcher serves any Jupyter client.
 
-    A kernel that is reached by a relay has the directory of its files for itself: its owner passes the ``connection``.
+    The directory of a kernel behind a relay is hidden from the owner, so the owner passes the ``connection``.
     """
 
     ready: str | None = None
@@ -168,7 +168,7 @@ class LaunchOptions:
 
     @classmethod
     def take(cls) -> LaunchOptions:
-        """Return the options of this process and remove them from its environment: user code has no use for them."""
+        """Return the options of this process and remove them from the environment: user code has no use for them."""
         return cls.of(json.loads(os.environ.pop(LAUNCH_OPTIONS_VARIABLE, "{}")))
 
     @classmethod
@@ -177,11 +177,11 @@ class LaunchOptions:
         return cls(**{name: values[name] for name in cls.__dataclass_fields__ if values.get(name) is not None})
 
     def as_environment(self) -> dict[str, str]:
-        """Return the environment variable that carries these options."""
+        """Return the environment variable with these options."""
         return {LAUNCH_OPTIONS_VARIABLE: json.dumps({name: value for name, value in asdict(self).items() if value is not None})}
 
     def apply(self) -> None:
-        """Set environment and working directory, now that this process is confined.
+        """Set environment and working directory, after the confinement of this process.
 
         Raises:
             OSError: the directory is missing, or this process may not enter it.
@@ -192,7 +192,7 @@ class LaunchOptions:
 
 
 class ReadyMessage(TypedDict):
-    """A launcher's report that its kernel serves."""
+    """A launcher's report of a serving kernel."""
 
     pid: int
     token: str
@@ -214,7 +214,7 @@ class MemoryReport(TypedDict):
 
 
 class DirectoryReport(TypedDict):
-    """On a current directory that cannot be used, in whose place the workspace is taken."""
+    """A report of an unusable current directory, replaced by the workspace."""
 
     problem: str
     """``was deleted`` or ``cannot be entered``."""
@@ -226,7 +226,7 @@ class DirectoryReport(TypedDict):
 
 
 class ReplyMetadata(TypedDict):
-    """The launcher's report of one cell, in the metadata of its reply."""
+    """The launcher's report of a cell, in the metadata of the reply."""
 
     token: str
     pid: int
@@ -253,7 +253,7 @@ class ReplyMetadata(TypedDict):
 
 
 class CommandProcess(TypedDict):
-    """The process of a command where it differs from other commands of its session's shell."""
+    """The process of a command: the differences from other commands of the session's shell."""
 
     env: dict[str, str]
     """Further variables."""
@@ -282,7 +282,7 @@ DROP_REQUEST = b'{"drop": true}'
 
 
 class Obstacle(TypedDict):
-    """What prevents a copy of a kernel by a fork."""
+    """An obstacle to a copy of a kernel by a fork."""
 
     kind: Literal["threads", "native threads", "tasks", "connections", "transactions", "devices", "loop", "limit"]
     names: list[str]
@@ -304,7 +304,7 @@ class CheckpointEntry(TypedDict):
 
 
 class CopyTarget(TypedDict):
-    """Where a kernel has its checkpoints, and what a copy is to be known by there."""
+    """The place of a checkpoint, and the identity of the copy there."""
 
     directory: str
     """Its private directory."""
@@ -319,7 +319,7 @@ class CopyTarget(TypedDict):
 
 
 class RestoreRequest(TypedDict):
-    """A request to a checkpoint: describe it, or fork a kernel of it with these options."""
+    """A request to a checkpoint: describe the checkpoint, or fork a kernel with these options."""
 
     restore: NotRequired[dict[str, Any]]
     """Fields of ``LaunchOptions``."""
@@ -335,7 +335,7 @@ class CheckpointReport(TypedDict, total=False):
 
 
 class Fork(TypedDict):
-    """A kernel that the fork server or the container's init forks."""
+    """A kernel to be forked by the fork server or the container's init."""
 
     arguments: list[str]
     environ: dict[str, str]
@@ -343,7 +343,7 @@ class Fork(TypedDict):
 
 
 class ForkServerSettings(TypedDict):
-    """The first message to a fork server has a file with these, and its stderr."""
+    """The settings of a fork server, in a file. The first message to the server carries this file and the server's stderr."""
 
     environ: dict[str, str]
     """The environment in which it imports modules."""
@@ -369,7 +369,7 @@ class ForkServerReport(TypedDict, total=False):
 
 
 class InitRequest(TypedDict, total=False):
-    """A request to the container's init: fork a kernel, signal it, or kill every process and clear ``sweep``."""
+    """A request to the container's init: fork or signal a kernel, or kill every process and clear ``sweep``."""
 
     birth: Fork
     signal: int
@@ -419,7 +419,7 @@ WARM_UP_SOURCE = f"{_SHELL}.display_formatter.format(0) and None"
 
 
 def run_command_source(command: str, work_dir: str | None, stdin: str | None, process: CommandProcess | None) -> str:
-    """Return code that runs a command in the session's shell."""
+    """Return the code to run a command in the session's shell."""
     options = "" if process is None else f", process={process!r}"
     return f"{_RUN_COMMAND}{command!r}, work_dir={work_dir!r}, stdin={stdin!r}{options})"
 
@@ -445,42 +445,42 @@ def may_change_state(source: str) -> bool:
 
 
 def run_program_source(argv: Sequence[str]) -> str:
-    """Return code that runs a program without the session's shell."""
+    """Return the code to run a program without the session's shell."""
     return f"{_RUN_PROGRAM}{list(argv)!r})"
 
 
 def save_variables_source(directory: str, names: Sequence[str] | None, limit_bytes: int) -> str:
-    """Return code that saves variables into a new directory: all of the user's for None."""
+    """Return the code to save variables into a new directory; ``names`` None stands for the user's first thousand."""
     return f"{_SHELL}.save_variables({directory!r}, {None if names is None else list(names)!r}, {limit_bytes})"
 
 
 def load_variables_source(directory: str, files: Sequence[tuple[str, str, str]]) -> str:
-    """Return code that loads variables from files: name, file and SHA-256 of each."""
+    """Return the code to load variables from files: name, file and SHA-256 of each."""
     return f"{_SHELL}.load_variables({directory!r}, {list(files)!r})"
 
 
 def set_values_source(path: str) -> str:
-    """Return code that sets the variables of a file of ``values``."""
+    """Return the code to set the variables of a file of ``values``."""
     return f"{_IMPORTED_SHELL}.set_values({path!r})"
 
 
 def write_values_source(path: str, names: Sequence[str], limit_bytes: int) -> str:
-    """Return code that writes the values of variables to a new file of ``values``."""
+    """Return the code to write the values of variables to a new file of ``values``."""
     return f"{_IMPORTED_SHELL}.write_values({path!r}, {list(names)!r}, {limit_bytes})"
 
 
 def delete_value_source(name: str) -> str:
-    """Return code that deletes a variable."""
+    """Return the code to delete a variable."""
     return f"{_IMPORTED_SHELL}.delete_value({name!r})"
 
 
 def run_tests_source(code: str, cases: Sequence[str], seconds: float) -> str:
-    """Return code that runs test cases."""
+    """Return the code to run test cases, with a limit in seconds for each."""
     return f"{_IMPORTED_SHELL}.run_tests({code!r}, {list(cases)!r}, {seconds!r})"
 
 
 def checkpoint_source(name: str | None, target: CopyTarget | None = None) -> str:
-    """Return code that makes a checkpoint, or one of another kernel in its ``target``."""
+    """Return the code to make a checkpoint, for another kernel if there is a ``target``."""
     return f"{_IMPORTED_SHELL}.checkpoint({name!r}{'' if target is None else f', {target!r}'})"
 
 

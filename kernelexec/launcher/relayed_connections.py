@@ -1,18 +1,19 @@
-"""The connections of a relay over one stream of bytes, such as that of a program which an engine runs in a container.
+"""The connections of a relay over one stream of bytes, such as the stream of a program run by an engine in a container.
 
-The owner's side opens and closes connections by frames (``Link``); the kernel's side makes them to its sockets. The
-stream may be cut: the relay goes on in a process of its own, and both sides send again all that the other one lacks. A
-connection gets at most ``WINDOW_BYTES`` that its reader has not taken, so that a busy channel never holds the others up.
+The owner's side opens and closes connections by frames (``Link``); the kernel's side connects to its sockets. After a cut of
+the stream the relay goes on in a process of its own, and both sides send all missing frames again. A connection has at most
+``WINDOW_BYTES`` not yet taken by its reader, so a busy channel never delays the other channels.
 
 On the wire a frame is a head (kind, connection, size of the content) and the content::
 
-    HELLO  -        instance, count      the first frame of a stream: who sends it, and the frames that it has received so far
-    ACK    -        count                frames that have been received
+    HELLO  -        instances, count     the first frame of a stream: its sender, the known receiver (0 for none), and the
+                                         number of frames received so far
+    ACK    -        count                number of frames received so far
     OPEN   number   name of the socket   from here on frames are counted
     DATA   number   bytes
-    CREDIT number   count                bytes that the reader has taken
+    CREDIT number   count                bytes taken by the reader since the last such frame
     CLOSE  number
-    READY  -        a line               the kernel's report that it serves
+    READY  -        a line               the ``ReadyMessage`` of the kernel
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ INSTANCE_BYTES = 16
 
 
 class LinkError(Exception):
-    """The other side sends no frame, or breaks a rule."""
+    """The other side sends bytes without the form of a frame, or breaks a rule."""
 
 
 class Link:
@@ -45,7 +46,7 @@ class Link:
     Args:
         take: called with kind, connection and content of each counted frame.
         instance: the name of this side.
-        renew: called when another instance than before is at the other side, which knows nothing of earlier frames.
+        renew: called when the other side is a new instance, without knowledge of earlier frames.
     """
 
     def __init__(self, take: Callable[[int, int, bytes], None], instance: bytes, renew: Callable[[], None]) -> None:
@@ -61,11 +62,11 @@ class Link:
 
     @property
     def is_greeted(self) -> bool:
-        """Whether the other side of the present stream has said who it is."""
+        """Whether the other side of the present stream has sent a greeting."""
         return self._is_greeted
 
     def connect(self, write: Callable[[bytes], None]) -> None:
-        """Use another stream, which ``write`` writes to."""
+        """Use another stream, by its ``write``."""
         self._write, self._is_greeted = write, False
         self._buffer.clear()
         write(_frame(HELLO, 0, self._instance + self._peer.ljust(INSTANCE_BYTES, b"\0") + _COUNT.pack(self._received)))
@@ -83,7 +84,7 @@ class Link:
             self._write(frame)
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the stream; raise ``LinkError`` if they are none of a link, or it reports nothing that it receives."""
+        """Take bytes of the stream; raise ``LinkError`` if they are no frames, or if the other side reports no receipt."""
         if self._unreceived_bytes > _UNRECEIVED_MAX_BYTES:
             raise LinkError("it does not report what it receives")
         self._buffer += data
@@ -103,6 +104,7 @@ class Link:
             else:
                 self._received += 1
                 self._take(kind, number, content)
+        # Once for all frames: removing each from the front would copy the rest each time.
         del buffer[:begin]
         if self._received - self._reported >= _ACK_FRAMES and self._write is not None:
             self._reported = self._received
@@ -112,6 +114,8 @@ class Link:
         if len(content) != 2 * INSTANCE_BYTES + _COUNT.size or self._is_greeted:
             raise LinkError("its greeting is none, or a second one")
         peer, known = content[:INSTANCE_BYTES], content[INSTANCE_BYTES : 2 * INSTANCE_BYTES]
+        # Another instance: the frames of both directions count from 0 again, and its connections are gone. The same instance:
+        # its count confirms frames, if the greeting means this instance. All frames left are sent in their old order.
         if self._peer not in (b"", peer):
             self._received = self._reported = self._acknowledged = 0
             self._unreceived.clear()
@@ -125,6 +129,7 @@ class Link:
             self._write(frame)
 
     def _forget_received(self, count: int) -> None:
+        # A hostile peer can send any count: it never makes this side drop frames beyond those that were sent.
         if not 0 <= count - self._acknowledged <= len(self._unreceived):
             raise LinkError("it has received other frames than were sent")
         for _ in range(count - self._acknowledged):
@@ -133,7 +138,7 @@ class Link:
 
 
 class RelayedConnection(asyncio.Protocol):
-    """One connection of the relay: a local socket, whose other end is at the other side of the link."""
+    """A connection of the relay: a local socket, with its other end at the other side of the link."""
 
     def __init__(self, connections: RelayedConnections, number: int) -> None:
         self._connections, self.number = connections, number
@@ -145,7 +150,7 @@ class RelayedConnection(asyncio.Protocol):
         self._early: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand the bytes on that came before."""
+        """Pass on the bytes received before the local connection was made."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_CREDIT_BYTES)
         early, self._early = self._early, []
@@ -155,7 +160,7 @@ class RelayedConnection(asyncio.Protocol):
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Send the bytes of the local side, and read no more than the other side takes."""
+        """Send the bytes of the local side, and pause reading when the other side does not keep up."""
         for begin in range(0, len(data), PIECE_BYTES):
             self._connections.link.send(DATA, self.number, data[begin : begin + PIECE_BYTES])
         self._credit -= len(data)
@@ -168,16 +173,17 @@ class RelayedConnection(asyncio.Protocol):
         self._connections.forget(self)
 
     def pause_writing(self) -> None:
-        """Report no taken bytes while the local reader is behind."""
+        """Report no taken bytes while the local reader lags behind."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Report the bytes that the local reader has taken meanwhile."""
+        """Report the bytes taken by the local reader meanwhile."""
         self._is_paused = False
         self._report()
 
     def take(self, content: bytes) -> None:
-        """Take bytes from the other end; raise ``LinkError`` if they are none, or more than it may send."""
+        """Take bytes from the other end; raise ``LinkError`` for an empty frame, or more bytes than allowed."""
+        # A sender that keeps the rules exceeds the window by its last read at most: `data_received` pauses after it.
         self._untaken += len(content)
         if not content or self._untaken > WINDOW_BYTES + READ_BYTES:
             raise LinkError("it sends more than it may")
@@ -200,7 +206,7 @@ class RelayedConnection(asyncio.Protocol):
             self._taken = 0
 
     def add_credit(self, count: int) -> None:
-        """Read on; raise ``LinkError`` if the other side cannot have taken that much."""
+        """Resume reading; raise ``LinkError`` if the other side reports more than was sent."""
         self._credit += count
         if self._credit > WINDOW_BYTES:
             raise LinkError("it has taken more than was sent")
@@ -208,7 +214,7 @@ class RelayedConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Close the local end once it has all bytes."""
+        """Close the local end after all bytes are written."""
         self._is_closing = True
         if self._transport is not None:
             self._transport.close()
@@ -221,7 +227,7 @@ class RelayedConnection(asyncio.Protocol):
 
 
 class RelayedConnections:
-    """The connections of one side of a relay."""
+    """The connections on this side of a relay."""
 
     def __init__(self, instance: bytes, *, take: Callable[[int, int, bytes], None]) -> None:
         self.link = Link(self._take, instance, self.abort)
@@ -234,7 +240,8 @@ class RelayedConnections:
         return connection
 
     def forget(self, connection: RelayedConnection) -> None:
-        """Note that a local end has closed; its number may be another one's by now."""
+        """Note the closing of a local end; another connection may have the number by now."""
+        # Not after a CLOSE of the other side, which has removed the connection already.
         if self._connections.get(connection.number) is connection:
             del self._connections[connection.number]
             self.link.send(CLOSE, connection.number)
@@ -246,6 +253,7 @@ class RelayedConnections:
             connection.abort()
 
     def _take(self, kind: int, number: int, content: bytes) -> None:
+        # Frames of a connection that was closed here may still be on their way: they are dropped.
         connection = self._connections.get(number)
         if kind == DATA and connection is not None:
             connection.take(content)

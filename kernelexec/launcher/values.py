@@ -1,11 +1,11 @@
-"""Values on their way between driver and kernel: a tree of JSON and buffers of bytes, in one file. Both sides import this.
+"""Values on their way between driver and kernel: a tree of JSON and buffers of bytes, in a file. Both sides import this module.
 
-Never pickle: nothing of a file is run, and no class is looked up by its name. A value is one of the types below, by its exact
-class; a subclass may mean something else. Arrays and tables are buffers (tables in Arrow's IPC format), so that a large value
+Never pickle: nothing of a file is run, and no class is looked up by name. Values have the types below, by their
+exact class; a subclass may mean something else. Arrays and tables are buffers (tables in Arrow's IPC format), so a large value
 is written from memory and read into memory without a copy in between.
 
 The file: ``MAGIC``, the length of the tree (u64, little endian), the tree, then each buffer at a multiple of ``ALIGNMENT``.
-In the tree, what JSON has not is ``{"$": type, ...}``.
+In the tree, types unknown to JSON are ``{"$": type, ...}``.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _NUMBERS |= {"|b1": "?", "|i1": "b", "|u1": "B"}
 
 
 class ValueRefused(Exception):
-    """A value that has no form here, or a file that is not of this format; the message is a sentence's part.
+    """A value without a form here, or a file of another format; the message is a part of a sentence.
 
-    ``missing`` is the name of the library that is needed and not installed.
+    ``missing`` is the name of a required library that is not installed.
     """
 
     def __init__(self, message: str, missing: str = "") -> None:
@@ -181,9 +181,9 @@ class EncodedValues:
 
 
 class ValueDecoder:
-    """The values of a file of this format, whose content is checked: it may come from a hostile kernel.
+    """The values of a file of this format. All content is checked, since a hostile kernel may be the writer.
 
-    ``content`` is the memory that arrays refer to; the values take at most ``limit_bytes`` and 64 MiB beside it. Raises
+    ``content`` becomes the memory of the arrays; the values take at most ``limit_bytes`` and 64 MiB besides. Raises
     ``ValueRefused`` for any other content.
     """
 
@@ -195,6 +195,7 @@ class ValueDecoder:
             self._left = limit_bytes + SLACK_BYTES // 2
             self._hash_seconds = _HASH_SECONDS
             for size in sizes:
+                # By exact type: True is an int too. Each begin follows from the sizes, so buffers cannot overlap.
                 position += -position % ALIGNMENT
                 if type(size) is not int or not 0 <= size <= len(content) - position:
                     raise ValueRefused("its buffers do not fit")
@@ -254,8 +255,8 @@ class ValueDecoder:
     def _hash_each(self, add: Callable[..., object], items: Iterable[tuple[Any, ...]]) -> None:
         """Fill a set or a dictionary item by item, while other threads run; raise ``ValueRefused`` if that takes too long.
 
-        The hashes of numbers, and of tuples of them, are no secret: a hostile kernel can choose numbers of which each walks
-        along the slots of all others, so that the table takes quadratic time.
+        The hashes of numbers, and of tuples of numbers, are no secret: a hostile kernel can choose numbers with colliding
+        hashes, and then filling the table takes quadratic time.
         """
         began = thread_time()
         for item in items:
@@ -282,7 +283,7 @@ class ValueDecoder:
         return self._buffers[number]
 
     def _take(self, size: int, library: str) -> None:
-        """Count the memory that a table takes in a library."""
+        """Count the memory of a table in a library; raise ``ValueRefused`` beyond the limit."""
         self._left -= size
         if self._left < 0:
             raise ValueRefused(f"its tables take more memory in {library} than the limit: send one as a table of pyarrow")
@@ -291,6 +292,7 @@ class ValueDecoder:
         numpy, buffer, shape = _import("numpy", "to read it"), self._buffer(node), _read_shape(node)
         if not _DTYPE.fullmatch(node["dtype"]):
             raise ValueRefused("it has an array of an unknown type")
+        # The pattern allows no "O": elements of an object array are pointers, which a hostile kernel could choose.
         dtype = numpy.dtype(node["dtype"])
         if math.prod(shape) * dtype.itemsize != len(buffer) or (not dtype.itemsize and math.prod(shape)):
             raise ValueRefused("an array's size is not that of its buffer")
@@ -300,7 +302,7 @@ class ValueDecoder:
         return array.reshape(shape[::-1]).T if node.get("fortran") is True else array.reshape(shape)
 
     def _decode_scalar(self, node: dict[str, Any], depth: int) -> Any:
-        """Return a scalar of numpy, or where numpy is missing a number of Python's."""
+        """Return a scalar of numpy, or a number of Python if numpy is not installed."""
         code = _NUMBERS.get(node["dtype"])
         if code is not None and find_spec("numpy") is None:
             return struct.unpack(code, self._buffer(node))[0]
@@ -337,7 +339,7 @@ class ValueDecoder:
 
 
 def _check_labels(frame: Any, path: str) -> None:
-    """Raise ``ValueRefused`` for labels of columns, or an index, that would come back as others."""
+    """Raise ``ValueRefused`` for labels of columns, or an index, that Arrow would change."""
     if any(isinstance(label, bool) for label in frame.columns) or len({isinstance(each, str) for each in frame.columns}) > 1:
         raise ValueRefused(f"{path[:200]} has labels of columns of several types, or true and false: name the columns by text")
     for level in (frame.index, frame.columns):
@@ -346,7 +348,7 @@ def _check_labels(frame: Any, path: str) -> None:
 
 
 def _find_lists(frame: Any, table: Any, path: str) -> list[int]:
-    """Return the numbers of the columns whose cells are lists or dictionaries, which Arrow would make arrays of.
+    """Return the numbers of the columns of lists or dictionaries, which Arrow would turn into arrays.
 
     Raises:
         ValueRefused: a column would come back as another type.
@@ -371,7 +373,7 @@ def _find_lists(frame: Any, table: Any, path: str) -> list[int]:
 
 
 def _read_tree(content: memoryview, limit_bytes: int) -> tuple[dict[str, Any], list[Any], int]:
-    """Return the tree, the sizes of the buffers, and where those begin."""
+    """Return the tree, the sizes of the buffers, and the offset of the first buffer."""
     begin = len(MAGIC) + _HEAD.size
     if bytes(content[: len(MAGIC)]) != MAGIC:
         raise ValueError
@@ -389,7 +391,8 @@ def _read_tree(content: memoryview, limit_bytes: int) -> tuple[dict[str, Any], l
 
 
 def _has_more_elements(source: str, limit: int) -> bool:
-    """Return whether JSON has more elements than that, before it is read; a pair of a dictionary is two."""
+    """Return whether unparsed JSON has more elements than ``limit``; a pair of a dictionary counts as two."""
+    # First an upper bound by counting characters; only texts full of such signs need the exact count without strings.
     if _count_elements(source) <= limit:
         return False
     unescaped = source.replace(r"\\", "").replace(r"\"", "")
@@ -397,7 +400,7 @@ def _has_more_elements(source: str, limit: int) -> bool:
 
 
 def _count_elements(source: str) -> int:
-    """Return how many elements a JSON text has at most: signs in its texts count too."""
+    """Return the most elements of a JSON text: signs within strings count too."""
     return sum(map(source.count, ",:[{"))
 
 
@@ -419,14 +422,14 @@ def _encode_fraction(value: Fraction) -> Any:
 
 
 def _check_lengths(value: Any, limit: int) -> None:
-    """Raise ``ValueRefused`` for a text, or a text of several, that is too long for the reader of its type."""
+    """Raise ``ValueRefused`` for a text, alone or in a list, too long for the reader of its type."""
     for text in value if isinstance(value, list | dict) else (value,):
         if isinstance(text, str) and len(text) > limit:
             raise ValueRefused(f"it has a number or a time of more than {limit} characters")
 
 
 def _check_key(key: Any) -> None:
-    """Raise ``ValueRefused`` for an item of a set or a key of a dictionary whose comparison with a number may take long."""
+    """Raise ``ValueRefused`` for an item of a set or a key of a dictionary with a slow comparison with numbers."""
     match key:
         case int() | Fraction() if max(key.numerator.bit_length(), key.denominator.bit_length()) > _DECIMAL_BITS:
             raise ValueRefused(f"a set or the keys of a dictionary have a number of more than {_DECIMAL_BITS} bits")
@@ -539,7 +542,8 @@ _DECODERS: dict[str, Callable[[ValueDecoder, dict[str, Any], int], Any]] = {
 
 
 def _find_encoder(kind: type) -> _Encoder | None:
-    """Return the encoder of a class of numpy, pandas, polars or pyarrow: its own, not one that says that it is of them."""
+    """Return the encoder of a class of numpy, pandas, polars or pyarrow; a class that only claims to be theirs has none."""
+    # User code can set ``__module__``. So the class itself is compared with the library's, and no library is imported for it.
     package = str(kind.__module__).partition(".")[0]
     library: Any = sys.modules.get(package)
     if library is None:

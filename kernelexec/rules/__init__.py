@@ -1,1 +1,1 @@
-"""Rules about cells and their texts: which may run, which may run again, which values stay secret, and why a cell failed."""
+"""Rules about cells and their texts: permission to run, safety of a repetition, secrets, and the diagnosis of failures."""

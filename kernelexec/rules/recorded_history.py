@@ -17,12 +17,12 @@ RecordedStatus = Literal["ok", "error", "aborted", "unfinished"] | None
 
 @dataclass(frozen=True, slots=True)
 class RecordedCell:
-    """A cell that was run before, or was queued.
+    """A cell of an earlier run or queue.
 
     ``kind`` names the call: ``code`` is ``execute``, ``command`` is ``execute_command`` (``source`` is then the command
-    itself, with ``work_dir``, ``stdin`` and ``user``; ``omissions`` names its other options). ``interrupted`` is the reason
-    of an early end, ``ended_kernel`` whether its kernel ended with it, ``seconds`` its duration, ``ename`` the exception that
-    ended it, ``may_fail`` whether it was meant to raise.
+    itself, with ``work_dir``, ``stdin`` and ``user``; ``omissions`` names other options). ``interrupted`` is the reason of an
+    early end, ``ended_kernel`` whether the kernel ended too, ``seconds`` the duration, ``ename`` the final exception,
+    ``may_fail`` whether the cell was meant to raise.
     """
 
     source: str
@@ -40,32 +40,33 @@ class RecordedCell:
     may_fail: bool = False
 
     def without_account(self) -> Self:
-        """Return the cell as it is known from a record that cells can write: they must not choose the account of a command."""
+        """Return the cell for a record writable by cells, which must not choose the account of a command."""
         return self if self.user is None else replace(self, user=None, omissions=_ACCOUNT)
 
 
 class CellLineage:
-    """The cells that a Python kernel's state consists of: those that ran, without those that were undone.
+    """The cells behind a Python kernel's state: all cells that ran, without the undone ones.
 
-    Each cell follows the one that was the newest when it began. A kernel that goes back to a checkpoint makes the last cell
-    before the checkpoint the newest again, so what was undone counts again after the way back to a later checkpoint.
+    Each cell follows the newest cell at its beginning. Going back to a checkpoint makes the last cell before the checkpoint
+    the newest again, so undone cells count again after the return to a later checkpoint.
     """
 
     def __init__(self) -> None:
+        # A tree by its parents: a branch begins where a kernel went back. Cells are never removed, so every way back is known.
         self._before: dict[str, str] = {}
         self._newest = ""
         self._active: set[str] = set()
 
     def add(self, execution_id: str) -> None:
-        """Add a cell that begins."""
+        """Add a beginning cell."""
         self._before[execution_id] = self._newest
         self._newest = execution_id
         self._active.add(execution_id)
 
     def go_back(self, after: str) -> set[str]:
-        """Go back to the state after a cell, or before all cells for an empty id; return the cells that changed sides.
+        """Go back to the state after a cell, or before all cells for an empty id; return the cells undone or restored.
 
-        Nothing changes if the cell is unknown: it is an earlier owner's, or the checkpoint lies.
+        An unknown cell changes nothing: it belongs to an earlier owner, or the checkpoint lies.
         """
         if after and after not in self._before:
             return set()
@@ -88,11 +89,10 @@ class CellLineage:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Cells in order, and the snapshot that was taken after the first ``covered`` of them, if any.
+    """Cells in order, and the snapshot taken after the first ``covered`` cells, if any.
 
-    ``replaced`` lists the cells, counted from 1, after which a new Python kernel replaced the one before. ``kernelspec`` is
-    the name of the kernelspec that all cells need, if it is none of Python's; ``notes`` says what had to be repaired in the
-    file.
+    ``replaced`` lists the last cells of replaced Python kernels, counted from 1. ``kernelspec`` is the kernelspec needed by all
+    cells, unless Python's; ``notes`` lists repairs of the file.
     """
 
     cells: tuple[RecordedCell, ...]
@@ -103,7 +103,7 @@ class History:
     notes: tuple[str, ...] = ()
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return the snapshot and its cells as JSON types, for later replays."""
+        """Return the snapshot and the covered cells as JSON types, for later replays."""
         if self.snapshot is None:
             return {}
         return {"snapshot": self.snapshot.to_dict(), "covered": [asdict(cell) for cell in self.cells[: self.covered]]}

@@ -1,1 +1,1 @@
-"""Checkpoints: stopped copies of the kernel, from which it can go on."""
+"""Checkpoints: stopped copies of the kernel, from which a kernel can go on."""

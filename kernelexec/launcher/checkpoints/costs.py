@@ -1,6 +1,6 @@
-"""The costs of checkpoints: whether one follows a cell by the time that it takes, and which are dropped for their memory.
+"""The costs of checkpoints: time decides whether a checkpoint follows a cell, memory decides which checkpoints are dropped.
 
-The memory of a checkpoint is the pages that it shares with no other process.
+The memory of a checkpoint is the pages shared with no other process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class AutomaticCheckpoints:
-    """The rule of the modes ``each`` and ``auto``; in other modes none is made."""
+    """The rule for checkpoints after cells in the modes ``each`` and ``auto``; other modes make none."""
 
     def __init__(self, mode: Any) -> None:
         self._mode = mode
@@ -39,7 +39,7 @@ class AutomaticCheckpoints:
         self._saved, self._cost = _SAVED_AT_START, 0.0
 
     def wants(self, code: str, now: float) -> bool:
-        """Return whether a checkpoint is to follow a cell that ends ``now``, on a monotonic clock, in seconds."""
+        """Return whether a checkpoint is to follow a cell ending ``now``, in seconds of a monotonic clock."""
         if self._mode not in ("each", "auto") or not may_change_state(code):
             return False
         if self._last_end is not None:
@@ -50,15 +50,16 @@ class AutomaticCheckpoints:
         return not is_pure(code) and self._cost <= self._saved
 
     def note_cost(self, seconds: float) -> None:
-        """Note the time that a checkpoint took, or that it took to find out what prevents it."""
+        """Note the seconds of a checkpoint, or of the search for its obstacles."""
+        # `wants` saves up to this cost, so even a checkpoint that takes longer than all savings allow is made now and then.
         self._cost = seconds
         self._saved = max(0.0, self._saved - seconds)
 
 
 def is_pure(code: str) -> bool:
-    """Return whether a cell only computes with constants, and with names that it does not bind.
+    """Return whether a cell only computes with constants and names, and binds none.
 
-    Operators of the user's classes can do anything; such a cell has no checkpoint after it.
+    Operators of a user's class can do anything; a cell with such an operator still gets no checkpoint.
     """
     if len(code) > _CHARS:
         return False
@@ -78,7 +79,7 @@ class MemoryCosts:
         self._thread: threading.Thread | None = None
 
     def measure(self, processes: Mapping[int, int]) -> None:
-        """Measure the checkpoints with these processes, unless that was done a moment ago."""
+        """Measure the checkpoints of these processes, unless a measurement still runs or began less than a second ago."""
         if (self._thread is not None and self._thread.is_alive()) or time.monotonic() - self._measured < _PAUSE_SECONDS:
             return
         self._measured = time.monotonic()
@@ -86,7 +87,7 @@ class MemoryCosts:
         self._thread.start()
 
     def take_excess(self, requested: Collection[int], limit_bytes: int) -> list[int]:
-        """Return, once, the checkpoints that are to be dropped since all together cost more than ``limit_bytes``."""
+        """Return, once, the checkpoints to drop because all together cost more than ``limit_bytes``."""
         excess = find_excess_bytes(self._bytes, requested, limit_bytes)
         self._bytes = {number: cost for number, cost in self._bytes.items() if number not in excess}
         return excess
@@ -96,6 +97,7 @@ class MemoryCosts:
         for number, pid in processes.items():
             with suppress(OSError, ValueError):
                 costs[number] = _read_private_bytes(pid)
+        # One assignment of a whole dictionary: the thread of cells reads it without a lock.
         self._bytes = costs
 
 
@@ -107,9 +109,9 @@ def _read_private_bytes(pid: int) -> int:
 
 
 def find_excess(numbers: Collection[int], requested: Collection[int], limit: int) -> list[int]:
-    """Return the checkpoints over the limit: ``limit`` of the requested ones stay, and automatic ones in the room left.
+    """Return the checkpoints over the limit: the newest ``limit`` requested ones stay, and automatic ones in the room left.
 
-    The newest automatic one stays in any case, since the session goes on from it if its kernel ends.
+    The newest automatic checkpoint always stays: the session goes on from there if its kernel ends.
     """
     by_request = sorted(number for number in numbers if number in requested)
     automatic = sorted(number for number in numbers if number not in requested)
@@ -118,7 +120,7 @@ def find_excess(numbers: Collection[int], requested: Collection[int], limit: int
 
 
 def find_excess_bytes(costs: Mapping[int, int], requested: Collection[int], limit_bytes: int) -> list[int]:
-    """Return the checkpoints without which the others, or the newest alone, cost at most so much: automatic ones first."""
+    """Return the checkpoints to drop, automatic ones first, until the others or the newest cost at most ``limit_bytes``."""
     excess, left = [], sum(costs.values())
     for number in sorted(set(costs) - {max(costs, default=0)}, key=lambda each: (each in requested, each)):
         if left <= limit_bytes:

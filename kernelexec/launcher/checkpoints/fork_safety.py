@@ -1,10 +1,10 @@
-"""Why a kernel cannot be copied by a fork: what it has that a copy would not have, or would share to its damage.
+"""Obstacles to a copy of a kernel by a fork: state missing in the copy, or shared to the damage of both.
 
-A fork copies memory and the thread that forks. Other threads are missing in the copy, and the kernel of the system keeps
-connections, devices and locks for both processes together.
+A fork copies memory and the forking thread. Other threads are missing in the copy, and Linux keeps connections, devices and
+locks for both processes together.
 
-The system gives no thread of C code a reference to its library. A waiting thread has return addresses on its stack, and the
-libraries that those lie in are the ones that it runs.
+Linux does not report the library of a thread of C code. The stack of a waiting thread has return addresses, and they lie in
+the libraries that the thread runs.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _RUN_SECONDS = 0.25
 def find_obstacles(
     own_threads: Iterable[threading.Thread], own_tasks: Iterable[Any], own_sockets: Iterable[int], files: OpenFiles
 ) -> list[Obstacle]:
-    """Return what prevents a copy of this process; ``own_*`` are the launcher's, which a restored kernel has anew.
+    """Return the obstacles to a copy of this process; ``own_*`` are the launcher's, which a restored kernel makes anew.
 
-    Must be called in the thread that forks, while its event loop runs.
+    Must be called in the forking thread, while its event loop runs.
     """
     links = list_open()
     return [
@@ -100,6 +100,7 @@ def _connections(links: Mapping[int, str], own: Iterable[int]) -> list[str]:
     for fd, link in links.items():
         if fd in spared or not link.startswith("socket:"):
             continue
+        # A duplicate, since leaving the block closes it: the user's descriptor must stay open.
         with suppress(OSError), socket.socket(fileno=os.dup(fd)) as copy:
             names.append(_describe_socket(copy))
     return names
@@ -118,9 +119,10 @@ def _address(name: Any) -> str:
 
 
 def _transactions(links: Mapping[int, str]) -> list[str]:
-    """Return the files of databases with an open transaction: with a journal, or of a connection.
+    """Return the database files with an open transaction, found by a rollback journal or by a connection.
 
-    Connections are looked for among all objects, which takes time, only where a write-ahead log is open, which shows nothing.
+    Connections are searched among the user's variables. A write-ahead log does not show a transaction, so with an open log all
+    objects are searched, which takes time.
     """
     opened, sqlite3 = set(links.values()), sys.modules.get("sqlite3")
     files = [file for link in opened if (file := link.removesuffix("-journal")) != link and file in opened]
@@ -128,6 +130,7 @@ def _transactions(links: Mapping[int, str]) -> list[str]:
         return files
     in_log = any(link.endswith("-wal") for link in opened)
     values = gc.get_objects() if in_log else list(vars(sys.modules["__main__"]).values())
+    # By the type: ``isinstance`` reads ``__class__`` of other objects, which may be a property of a user's class.
     for connection in [value for value in values if issubclass(type(value), sqlite3.Connection)]:
         with suppress(Exception):  # a closed connection, or another thread's
             if connection.in_transaction:
@@ -136,7 +139,7 @@ def _transactions(links: Mapping[int, str]) -> list[str]:
 
 
 def _devices(links: Mapping[int, str]) -> list[str]:
-    """Return the accelerators that this process has opened."""
+    """Return the accelerators opened by this process."""
     names = [link for link in links.values() if link.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/"))]
     torch: Any = sys.modules.get("torch")
     with suppress(Exception):
@@ -146,13 +149,13 @@ def _devices(links: Mapping[int, str]) -> list[str]:
 
 
 def _loop() -> list[str]:
-    """Return the class of the event loop if it is not asyncio's own, whose descriptors a restored kernel can renew."""
+    """Return the class of the event loop; nothing for asyncio's selector loop, which a restored kernel can renew."""
     loop = asyncio.get_running_loop()
     return [] if isinstance(loop, asyncio.SelectorEventLoop) else [type(loop).__qualname__]
 
 
 class NativeThread(NamedTuple):
-    """A thread of C code that a copy would miss, with the path of its library, or an empty text."""
+    """A thread of C code missing in a copy, with the path of its library, or an empty text."""
 
     number: int
     name: str
@@ -165,9 +168,9 @@ class NativeThread(NamedTuple):
 
 
 def find_native_threads() -> list[NativeThread]:
-    """Return the threads of C code that a copy would miss.
+    """Return the threads of C code missing in a copy.
 
-    Must be called after a fork, before which libraries may have ended theirs.
+    Must be called after the fork: libraries may end their threads in handlers that run just before.
     """
     known = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}  # Python forgets a forked main thread's
     threads: list[NativeThread] = []
@@ -188,7 +191,7 @@ def find_native_threads() -> list[NativeThread]:
 
 
 def end_pools(threads: Iterable[NativeThread]) -> bool:
-    """End threads of pools that end on request and start again when they are needed; return whether there were any.
+    """End the waiting threads of GNU's OpenMP, which start again when needed; return whether there were any.
 
     Must be called in the thread of cells, which owns the pools.
     """
@@ -208,11 +211,12 @@ def _read_name(task: Path) -> str:
 
 
 def _find_libraries(task: Path, mappings: list[tuple[int, int, str]]) -> set[str]:
-    """Return the libraries with return addresses on the stack of a waiting thread; nothing of one that runs on."""
+    """Return the libraries with return addresses on the stack of a waiting thread; nothing for a thread that keeps running."""
     with suppress(OSError, ValueError):
         deadline = time.monotonic() + _RUN_SECONDS
         while (state := (task / "syscall").read_text()).startswith("running") and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)  # a new thread, or one that ends, waits in a moment
+        # proc_pid_syscall(5): the last two words of a waiting thread are its stack pointer and its program counter.
         *_, stack, _ = (int(word, 0) for word in state.split())
         number = bisect_right(mappings, (stack, 1 << 64, "")) - 1
         size = min(mappings[number][1] - stack, _STACK_BYTES)
@@ -229,7 +233,7 @@ def _find_libraries(task: Path, mappings: list[tuple[int, int, str]]) -> set[str
 
 
 def _read_mappings() -> list[tuple[int, int, str]]:
-    """Return the ranges of this process's memory, in order, with the file of those that hold code, else an empty text."""
+    """Return the ranges of this process's memory in order, each with its file if it holds code, else with an empty text."""
     mappings = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, rights, _, _, _, *path = line.split(maxsplit=5)

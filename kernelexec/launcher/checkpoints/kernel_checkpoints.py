@@ -1,4 +1,4 @@
-"""The checkpoints of one kernel, as the kernel makes them: it forks, and the child waits."""
+"""The checkpoints of a kernel, on the kernel's side: the kernel forks, and the child waits."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from .stopped_copy import StoppedCopy, bind
 
 
 class Checkpoints:
-    """The checkpoints of this kernel. All methods run in the thread of cells, between two of them.
+    """The checkpoints of this kernel. All methods run in the thread of cells, between two cells.
 
-    A copy of this process has only the thread that forked: ``leave`` closes what its objects have open, since an object that is
-    collected later would close another one's descriptor, and ``resume`` makes it a kernel again.
+    A copy of this process has only the forking thread. There ``leave`` closes the descriptors of objects: an object collected
+    later would close a newer descriptor of the same number. ``resume`` makes the copy a kernel again.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Checkpoints:
         return find_limited_cgroup()
 
     def _begin(self, options: LaunchOptions, number: int) -> None:
-        """Begin in a new kernel, or anew in a copy that was checkpoint ``number``: other checkpoints are not its children."""
+        """Begin in a new kernel, or in a kernel forked from checkpoint ``number``: other checkpoints are not its children."""
         settings = options.checkpoints or {}
         self._options, self._number = options, max(number, int(settings.get("after", 0)))
         self._entries: dict[int, CheckpointEntry] = {}
@@ -82,9 +82,9 @@ class Checkpoints:
     def after_cell(
         self, code: str, recorded_id: str | None, take: Callable[[], Any], report_obstacles: Callable[[list[Obstacle]], None]
     ) -> None:
-        """Have ``take`` called once the reply of a cell is sent, if a checkpoint is to follow the cell.
+        """Schedule ``take`` for after the reply of a cell, if a checkpoint is to follow the cell.
 
-        What prevents it is reported when it is not the same as before. Records have the cell if it has a ``recorded_id``.
+        Obstacles are reported when they have changed. A cell in the records has a ``recorded_id``.
         """
         self._last_cell = recorded_id or self._last_cell
         if self._options.checkpoints is not None and self._automatic.wants(code, time.monotonic()):
@@ -110,7 +110,7 @@ class Checkpoints:
         *,
         is_automatic: bool = False,
     ) -> CheckpointEntry | list[Obstacle]:
-        """Make a checkpoint, or one of another kernel in its ``target``; return its description, or what prevents it."""
+        """Make a checkpoint, for another kernel if there is a ``target``; return its description, or the obstacles."""
         settings, owner = self._options.checkpoints, self._options.owner
         if settings is None or owner is None:
             return _limit("this kernel makes none")
@@ -149,7 +149,7 @@ class Checkpoints:
         return entry
 
     def _copy_safely(self, target: CopyTarget, entry: CheckpointEntry, own_tasks: Iterable[Any]) -> list[Obstacle]:
-        """Fork the process of a checkpoint if nothing prevents it; return what does."""
+        """Fork the process of a checkpoint if there are no obstacles; return the obstacles."""
         own = self._descriptors.list()
         files = OpenFiles(own)
         if obstacles := find_obstacles(self._own_threads(), own_tasks, own, files):
@@ -161,7 +161,7 @@ class Checkpoints:
         return self._fork_without_threads(target, entry, SharedState(files, memory))
 
     def _fork_without_threads(self, target: CopyTarget, entry: CheckpointEntry, shared: SharedState) -> list[Obstacle]:
-        """Fork, once more if threads of C code were there that could be ended; return what prevents it."""
+        """Fork, and once more after ending threads of C code where possible; return the obstacles."""
         path = _path(target["directory"], target["number"])
         for is_first in (True, False):
             try:
@@ -170,6 +170,7 @@ class Checkpoints:
                 if exc.errno != errno.EADDRINUSE:  # else it is another one's
                     path.unlink(missing_ok=True)
                 return _limit(str(exc))
+            # Without a process id this is a kernel forked from the checkpoint, which has returned from `_fork` too.
             if not entry["pid"] or not (threads := find_native_threads()):
                 return []
             self._end(entry["pid"], path)
@@ -178,7 +179,7 @@ class Checkpoints:
         return [{"kind": "native threads", "names": sorted(set(map(str, threads)))[:NAMES_MAX]}]
 
     def _fork(self, target: CopyTarget, entry: CheckpointEntry, shared: SharedState) -> None:
-        """Fork the process of a checkpoint; return in this process, and in each kernel that goes on from the checkpoint."""
+        """Fork the process of a checkpoint; return in this process, and later in each kernel forked from the checkpoint."""
         loop, task, state = asyncio.get_running_loop(), asyncio.current_task(), random.getstate()
         on_term = signal.getsignal(signal.SIGTERM)
         timers = [(each, *signal.getitimer(each)) for each in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)]
@@ -202,7 +203,7 @@ class Checkpoints:
                     warnings.simplefilter("ignore")  # what is closed here is no mistake, and user code may want errors
                     proc.set_oom_score(os.getpid(), score)
                     self._wait(listener, target, entry, shared, loop, task)
-            except BaseException:
+            except BaseException:  # it must not unwind into the caller, or the copy would go on as a second kernel
                 with suppress(BaseException):  # nobody may read it by now
                     traceback.print_exc(file=sys.__stderr__)
                 os._exit(1)
@@ -220,7 +221,7 @@ class Checkpoints:
         loop: Any,
         task: asyncio.Task[Any] | None,
     ) -> None:
-        """Wait as a checkpoint, in which no loop runs. This returns in a fork of this process, as a kernel."""
+        """Wait as a checkpoint, without a running loop. Return only in a fork of this process, as a kernel."""
         collects_garbage = gc.isenabled()
         gc.disable()  # a collection would write to shared memory; frozen objects would stay in kernels that go on from here
         for signum in (signal.SIGINT, signal.SIGTERM):
@@ -232,6 +233,7 @@ class Checkpoints:
             replace_mark(mark)
             os.environ[KERNEL_MARK_VARIABLE] = mark
         _silence()
+        # Order: list while the selector is open, close the loop and the objects, then all own descriptors that are left.
         watched = list_watched(loop, self._descriptors.list())
         close_loop(loop)
         moved = MovedDirectories(target["moves"])
@@ -250,28 +252,29 @@ class Checkpoints:
             gc.enable()
 
     def _list(self) -> set[int]:
-        """Return the numbers of all checkpoints of the session: those of earlier kernels too."""
+        """Return the numbers of all checkpoints of the session, earlier kernels' included, by their sockets."""
         names = (path.name.removeprefix(CHECKPOINT_SOCKET) for path in self._path(0).parent.glob(f"{CHECKPOINT_SOCKET}*"))
         return {int(name) for name in names if name.isdecimal()}
 
     def _drop(self, number: int) -> None:
-        """End a checkpoint: a child of this process, or one that an earlier kernel has made."""
+        """End a checkpoint of this process or of an earlier kernel."""
         path, entry = self._path(number), self._entries.pop(number, None)
         if entry is not None:
             self._end(entry["pid"], path)
             return
+        # Not a child of this process, so its id may be another process's by now: it is asked to end by its socket.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as connection:
             connection.connect(str(path))
             connection.send(DROP_REQUEST)
         path.unlink(missing_ok=True)
 
     def count_killed(self) -> int:
-        """Return how many checkpoints of this kernel others have killed so far."""
+        """Return how many checkpoints of this kernel were killed from outside so far."""
         self.reap()
         return self._killed
 
     def reap(self) -> None:
-        """Forget the checkpoints that have ended."""
+        """Reap and forget ended checkpoints, and remove their sockets."""
         for number, entry in list(self._entries.items()):
             with suppress(ChildProcessError):
                 pid, status = os.waitpid(entry["pid"], os.WNOHANG)
@@ -302,7 +305,7 @@ def _limit(reason: str) -> list[Obstacle]:
 
 
 def _silence() -> None:
-    """Lead the standard descriptors, which are the kernel's captured ones, nowhere."""
+    """Redirect the standard descriptors, which are the kernel's captured ones, to the null device."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for target in (0, 1, 2):
         os.dup2(null, target)

@@ -1,8 +1,8 @@
-"""What a fork shares with the kernel instead of copying it: descriptors, files, pipes, memory, and those of the event loop.
+"""State shared by a fork instead of copied: files, pipes, memory, and the descriptors of the event loop.
 
-So a copy that only waits would hold a lock that the kernel has released, and keep a pipe open at whose end a program waits; and
-a kernel that goes on from it would read where this one has stopped. Each copy closes what the kernel has opened for itself, and
-gets its own of what user code has open.
+A waiting copy would hold a lock released by the kernel, and keep a pipe open while a program waits for the end. A
+kernel forked from the copy would share positions in files with this kernel. So each copy closes the kernel's own descriptors,
+and opens the files and pipes of user code anew.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OwnDescriptors:
 
     @contextmanager
     def count_opened(self) -> Iterator[None]:
-        """Count the descriptors that are opened within the block as the kernel's own."""
+        """Count the descriptors opened within the block as the kernel's own."""
         before = list_open()
         yield
         self._own |= {fd: link for fd, link in list_open().items() if fd > _STDERR and before.get(fd) != link}
@@ -56,16 +56,17 @@ class OwnDescriptors:
         self._own.pop(fd, None)
 
     def serve_at(self, prefix: str) -> None:
-        """Count connections to sockets whose paths begin so as the kernel's own."""
+        """Count connections to sockets with paths of this prefix as the kernel's own."""
         self._prefix = prefix
 
     def list(self) -> list[int]:
-        """Return the kernel's own descriptors that are open."""
+        """Return the kernel's own open descriptors."""
         present = list_open()
+        # The link too: user code may have closed a descriptor of the kernel and got its number for a file.
         return [fd for fd, link in present.items() if fd > _STDERR and (self._own.get(fd) == link or self._is_connection(fd))]
 
     def close(self) -> None:
-        """Close them all, and forget them: the process is a copy of the kernel."""
+        """Close all own descriptors and forget them, in a copy of the kernel."""
         for fd in self.list():
             with suppress(OSError):
                 os.close(fd)
@@ -80,7 +81,7 @@ class OwnDescriptors:
         return False
 
     def _is_ours(self, get_name: Callable[[], object]) -> bool:
-        """Return whether one end of a connection is one of the kernel's sockets."""
+        """Return whether this end of a connection is a socket of the kernel."""
         with suppress(OSError):
             name = get_name()
             return bool(self._prefix) and isinstance(name, str) and name.startswith(self._prefix)
@@ -88,7 +89,7 @@ class OwnDescriptors:
 
 
 def list_open() -> dict[int, str]:
-    """Return what each descriptor leads to; nothing where the system does not show it."""
+    """Return the target of each open descriptor; nothing on systems without ``/proc``."""
     links = {}
     try:
         names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names only
@@ -101,7 +102,7 @@ def list_open() -> dict[int, str]:
 
 
 class OpenFiles:
-    """The files and pipes with their positions, as they are now; ``own`` are descriptors of the launcher."""
+    """The present files and pipes of user code, with positions; ``own`` are descriptors of the launcher."""
 
     def __init__(self, own: Iterable[int]) -> None:
         spared = set(own)
@@ -123,18 +124,18 @@ class OpenFiles:
                 self._identities[fd] = status.st_dev, status.st_ino
 
     def separate(self, translate: Callable[[str], str] = str) -> None:
-        """Open them once more, in a copy. A pipe whose other end another process has is closed at that end.
+        """Open the files and pipes anew, in a copy. A pipe to another process becomes a pipe with its other end closed.
 
-        A file that cannot be opened again, since its rights have changed, stays shared. Descriptors that have been closed since
-        are left alone.
+        A file stays shared if its rights have changed and forbid opening. Descriptors closed since then are left alone.
 
         Args:
-            translate: returns the present path for a path of before; a branch has files of its own.
+            translate: returns the present path for an earlier path; a branch has files of its own.
         """
         present = {fd for fd, identity in self._identities.items() if _identify(fd) == identity}
         for fd in present & self._files.keys():
             flags, position = self._files[fd]
             with suppress(OSError):
+                # A new open file description: a duplicate would share its position and its locks with the kernel.
                 opened = _reopen(fd, flags | os.O_CLOEXEC, translate)
                 try:
                     os.lseek(opened, position, os.SEEK_SET)
@@ -153,7 +154,7 @@ class OpenFiles:
             os.close(writer)
 
     def list_unread_pipes(self) -> list[str]:
-        """Return the pipes that hold bytes and have both ends here: a copy would lack the bytes, or share them."""
+        """Return the pipes with unread bytes and both ends here: a copy would lack the bytes, or share them."""
         unread_pipes = []
         for link, ends in _group(self._pipes).items():
             kinds = {flags & os.O_ACCMODE for flags in ends.values()}
@@ -193,9 +194,9 @@ def _replace(fd: int, opened: int) -> None:
 
 
 class SharedMemory:
-    """Memory without a name, as it is now: of ``mmap.mmap(-1, ...)``, and of multiprocessing's locks and values.
+    """The present shared memory without a name: of ``mmap.mmap(-1, ...)``, and of multiprocessing's locks and values.
 
-    Its content is kept with a checkpoint, and each kernel that goes on from that has its own.
+    The content is kept with a checkpoint, and each kernel forked from the checkpoint gets a copy.
     """
 
     def __init__(self) -> None:
@@ -213,16 +214,17 @@ class SharedMemory:
         """Address, protection and content of each part."""
 
     def separate(self) -> None:
-        """Put a copy in its place that no other process has.
+        """Map the kept content anew at the same addresses, shared with no other process.
 
         Raises:
-            OSError: the system has no memory for it.
+            OSError: the system has too little memory.
         """
         if not self._parts:
             return
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+        # Fixed: objects hold these addresses. Shared: processes that user code forks later share it, as before the copy.
         flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_FIXED
         for start, protection, content in self._parts:
             if libc.mmap(start, len(content), protection | mmap.PROT_WRITE, flags, -1, 0) == _FAILED:
@@ -235,26 +237,27 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class SharedState:
-    """What a fork would share instead of copying it."""
+    """The files and the memory shared by a fork instead of copied."""
 
     files: OpenFiles
     memory: SharedMemory
 
 
 def list_watched(loop: Any, own: Container[int]) -> list[selectors.SelectorKey]:
-    """Return the descriptors for which asyncio's loop calls functions, but for the launcher's ``own``."""
+    """Return the descriptors with callbacks in asyncio's loop, without the launcher's ``own``."""
     return [key for key in loop._selector.get_map().values() if key.fd not in own]  # noqa: SLF001 - asyncio has no other way
 
 
 def close_loop(loop: Any) -> None:
-    """Close the descriptors of asyncio's loop (CPython 3.11 to 3.14) in a copy, and leave those of the kernel as they are."""
+    """Close the descriptors of asyncio's loop (CPython 3.11 to 3.14) in a copy, without an effect on the kernel's loop."""
+    # Nothing is unregistered: a fork shares the epoll instance, so the kernel's loop would lose its descriptors.
     loop._selector.close()  # noqa: SLF001 - asyncio has no other way
     for sock in (loop._ssock, loop._csock):  # noqa: SLF001 - as above
         sock.close()
 
 
 def renew_loop(loop: Any, task: asyncio.Task[Any] | None, watched: Iterable[selectors.SelectorKey]) -> None:
-    """Let asyncio's loop run on in this copy, within a task, with new descriptors: asyncio forgets in a fork what runs."""
+    """Continue asyncio's loop in this copy, within a task, with new descriptors: asyncio forgets the running loop in a fork."""
     asyncio._set_running_loop(loop)  # noqa: SLF001 - as above
     if task is not None and asyncio.current_task(loop) is not task:
         asyncio.tasks._enter_task(loop, task)  # noqa: SLF001 - as above
@@ -263,6 +266,7 @@ def renew_loop(loop: Any, task: asyncio.Task[Any] | None, watched: Iterable[sele
     for key in watched:
         with suppress(OSError):  # it was closed
             loop._selector.register(key.fd, key.events, key.data)  # noqa: SLF001 - as above
+    # The new pipe counts itself again. The old one, closed in `close_loop`, was also where signals woke the loop.
     loop._internal_fds = 0  # noqa: SLF001 - as above
     loop._make_self_pipe()  # noqa: SLF001 - as above
     if wakeup != -1:

@@ -1,4 +1,4 @@
-"""The process of a checkpoint: a copy of the kernel that waits, and forks kernels on request of the owner."""
+"""The process of a checkpoint: a waiting copy of the kernel, which forks kernels on the owner's request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BACKLOG = 4
 
 
 def bind(path: str) -> socket.socket:
-    """Return a socket with a new path of the private directory; the copy listens, so that the owner sees its process id."""
+    """Return a socket bound to a new path of the private directory; only the copy listens there."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.bind(path)
@@ -32,10 +32,11 @@ def bind(path: str) -> socket.socket:
 
 
 class StoppedCopy:
-    """This process, which is a fork of the kernel. It ends with the owner, or when its socket is removed or replaced."""
+    """This process, a fork of the kernel. The end comes with the owner's, on a drop request, or by the kernel's SIGKILL."""
 
     def __init__(self, listener: socket.socket, owner: str, grace_seconds: float, entry: CheckpointEntry) -> None:
         self._listener = listener
+        # Not before the fork: SO_PEERCRED names the process that called listen(2), so the owner sees the copy's id.
         listener.listen(_BACKLOG)
         self._owner = OwnerPipe(owner, grace_seconds)
         self._entry: CheckpointEntry = {**entry, "pid": os.getpid()}
@@ -45,7 +46,7 @@ class StoppedCopy:
             self._poll.register(source, select.POLLIN)
 
     def wait(self) -> LaunchOptions:
-        """Serve the owner; return in a forked child only, which is to go on as the kernel, with its options."""
+        """Serve the owner's requests; return only in a forked child, which goes on as the kernel with these options."""
         if not self._owner.has_writer() and not self._owner.wait():
             os._exit(0)  # the owner ended while the copy was made
         while True:
@@ -75,7 +76,7 @@ class StoppedCopy:
                 return self._fork_kernel(connection, LaunchOptions.of(options))
             case {"drop": True}:
                 os._exit(0)
-            case {}:
+            case {}:  # matches every other mapping
                 _send(connection, {"checkpoint": self._entry})
             case _:
                 self._poll.unregister(fd)
@@ -84,7 +85,7 @@ class StoppedCopy:
 
     def _fork_kernel(self, connection: socket.socket, options: LaunchOptions) -> LaunchOptions | None:
         """Fork a kernel, which the fork server or the container's init adopts."""
-        state = random.getstate()
+        state = random.getstate()  # Python reseeds its generator in every forked child
         try:
             pid = fork_orphan()
         except OSError as exc:
@@ -107,13 +108,14 @@ class StoppedCopy:
 
 def _send(connection: socket.socket, message: CheckpointReport) -> None:
     with suppress(OSError):
+        # A peer that reads nothing must not stop this process, which also watches for the end of its owner.
         connection.setblocking(False)  # noqa: FBT003 - the library's own signature
         connection.send(json.dumps(message).encode())
         connection.setblocking(True)  # noqa: FBT003 - as above
 
 
 def _reseed() -> None:
-    """Let random numbers differ from those of the checkpoint's other kernels; Python's own module has done so by now."""
+    """Reseed numpy and torch, to differ from other kernels of the checkpoint; Python has reseeded ``random`` by now."""
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         with suppress(Exception):

@@ -1,4 +1,4 @@
-"""Memory of the kernel's control group, and the biggest variables before it is used up. No thread runs without a limit."""
+"""Memory of the kernel's control group, and the biggest variables before memory is used up. No thread runs without a limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TICK_SECONDS = 0.5
 
 
 class CGroup:
-    """Memory counters of one control group."""
+    """The memory counters of a control group."""
 
     def __init__(self, directory: Path, files: tuple[str, str, str, str]) -> None:
         usage, limit, events, self._idle = files
@@ -36,23 +36,23 @@ class CGroup:
         )
 
     def read_limit(self) -> int | None:
-        """Return the limit in bytes; None without one."""
+        """Return the limit in bytes, or None."""
         content = _read(self._limit)
         return int(content) if content.isdigit() and int(content) < _NO_LIMIT else None
 
     def read_usage(self, limit: int) -> int:
-        """Return used bytes; above the mark without reclaimable ones, which cost another read."""
+        """Return the used bytes; above the mark without reclaimable bytes, which cost another read."""
         content = _read(self._usage)
         used = int(content) if content.isdigit() else 0
         return used if used < limit * _HIGH else max(0, used - _find_number(_read(self._stat), self._idle))
 
     def read_kills(self) -> int:
-        """Return the number of processes that were killed for want of memory."""
+        """Return the number of processes killed for want of memory."""
         return _find_number(_read(self._events), "oom_kill")
 
 
 def find_limited_cgroup() -> CGroup | None:
-    """Return the innermost group of this process that has a limit; None without one."""
+    """Return the innermost group of this process with a limit; None without a limit."""
     for base, files in zip(_BASES, _FILES, strict=True):
         if (base / "memory.stat").exists() or (base / "cgroup.procs").exists():
             for directory in _find_group_directories(base):
@@ -74,7 +74,7 @@ def _find_group_directories(base: Path) -> list[Path]:
 
 
 class MemoryMonitor:
-    """A monitor that reads the group after each cell and, by a thread that sleeps between cells, during one.
+    """A monitor which reads the group after each cell, and during a cell in a thread that sleeps between cells.
 
     ``biggest`` lists the biggest variables, ``report`` sends a report to the owner while a cell runs.
     """
@@ -92,7 +92,8 @@ class MemoryMonitor:
         self.start()
 
     def start(self) -> None:
-        """Start the thread, also in a copy of the process that had it."""
+        """Start the thread, also in a copy of a process with such a thread."""
+        # New in a copy: a semaphore copied in a fork may be held by a thread that the copy lacks.
         self._is_running = False
         self._is_sleeping = True
         self._wake = threading.Semaphore(0)
@@ -124,6 +125,8 @@ class MemoryMonitor:
                 with suppress(Exception):
                     if ran:
                         self._report_changes()
+            # In this order: `begin_cell` sets "running" first and then looks at "sleeping", so one of both sides sees the
+            # other. If both do, the semaphore is released once too often, which costs one more measurement.
             self._is_sleeping = True
             if self._is_running and self._is_sleeping:  # a cell began meanwhile, and saw the thread awake
                 self._is_sleeping = False
@@ -160,7 +163,7 @@ def _read(path: str) -> str:
 
 
 def _find_number(text: str, name: str) -> int:
-    """Return the number behind a word at the beginning of a line; 0 without one."""
+    """Return the number behind a word at the beginning of a line, or 0."""
     for line in text.splitlines():
         word, _, number = line.partition(" ")
         if word == name and number.isdigit():

@@ -1,8 +1,8 @@
-"""Python environments other than the kernel's own interpreter: the one that each session has of its own, and others in sight.
+"""Python environments other than the kernel's own interpreter: each session's own environment, and other ones nearby.
 
-The session's environment sees the packages of that interpreter, so pip, commands and cells have one environment before and
-after an installation, which writes in the workspace only. It is made without a process and without pip, in less than a
-millisecond. The others are searched for a module that the kernel's lacks.
+The session's environment sees the packages of the interpreter. So pip, commands and cells use the same environment before and
+after an installation, which writes in the workspace only. Making the environment takes no process, no pip, and less than a
+millisecond. Other environments are searched for modules missing in the kernel's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENVIRONMENTS_MAX, _PROJECT_VENVS = 20, (".venv", "venv", "env")
 
 
 def own_environment_place(workspace: str, interpreter: str = INTERPRETER) -> tuple[str, tuple[str, ...]]:
-    """Return the workspace, or that of the session that a branch is of, and the path in it of an interpreter's environment."""
+    """Return the workspace (a branch's: the original session's), and the parts of an interpreter's environment's path there."""
     parts = OURS, OWN_ENVIRONMENTS, f"{zlib.crc32(os.fsencode(interpreter)):08x}"
     return workspace.partition(f"/{OURS}/")[0], parts  # workspaces of branches are below it
 
@@ -46,10 +46,10 @@ def package_directory(path: str) -> str:
 
 
 def make_environment(path: str) -> None:
-    """Make an environment, or what is missing of it; packages in it stay.
+    """Make an environment, or the missing files of an environment; installed packages stay.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
     """
     base, pip = str(getattr(sys, "_base_executable", INTERPRETER)), find_pip()
     packages = Path(package_directory(path))
@@ -68,9 +68,9 @@ def make_environment(path: str) -> None:
 
 
 def _link_pip(path: str, pip: str) -> str:
-    """Link a pip into an environment, of which it then says that it is; return the entry for the import path.
+    """Link a pip into an environment, to make pip report a place there; return the entry for the import path.
 
-    Its metadata stay where they are, outside of the environment, so that an upgrade removes no file of it.
+    The metadata of pip stay outside of the environment, so an upgrade removes no file of the linked pip.
     """
     target = Path(pip) if pip.endswith(".whl") else Path(pip).parent
     link = Path(path, "lib", "pip", target.name)
@@ -87,7 +87,7 @@ def _link(link: Path, target: str) -> None:
 
 @cache  # the first call comes before an environment is on the import path
 def find_pip() -> str | None:
-    """Return the path of this interpreter's pip, or of ensurepip's where there is none, as in an environment of uv."""
+    """Return the path of this interpreter's pip, or of ensurepip's wheel if pip is missing, as in an environment of uv."""
     if (spec := importlib.util.find_spec("pip")) is not None:
         return spec.origin
     spec = importlib.util.find_spec("ensurepip")
@@ -103,7 +103,7 @@ def _configuration(base: str) -> str:
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file unless it has that text already."""
+    """Write a file, unless the text is there already."""
     with suppress(OSError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
             return
@@ -112,7 +112,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def find_python_with(module: str) -> str | None:
-    """Return the path of the first other interpreter that has a top-level module; it is not run."""
+    """Return the path of the first other interpreter with a top-level module, without running any."""
     own = {os.path.realpath(directory) for directory in sys.path if directory}
     if not _MODULE.fullmatch(module):
         return None

@@ -1,7 +1,7 @@
-"""The main module of processes that ``multiprocessing`` spawns: imports, functions, classes and values of the cells so far.
+"""The main module of processes spawned by ``multiprocessing``: imports, functions, classes and values of the cells so far.
 
-A spawned process gets functions by name from its own main module. A script's process runs the script again; there is none here,
-so each process runs a file with the definitions of the cells.
+A spawned process gets functions by name from its own main module. Processes of a script run the script again. A kernel has no
+script, so its processes run a file with the definitions of the cells.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class SpawnedMain:
-    """Writes the file for spawned processes when one starts, once for each state of the cells."""
+    """The writer of the file for spawned processes: at the start of a process, once for each state of the cells."""
 
     def __init__(self, user_module: ModuleType, sources: Callable[[], Iterable[str]]) -> None:
         self._variables = vars(user_module)
@@ -55,6 +55,7 @@ class SpawnedMain:
         spawn: Any = multiprocessing.spawn
         prepare = spawn.get_preparation_data
 
+        # Called in the parent for each process that it spawns; without a main module there, the child would have none.
         def get_preparation_data(name: str) -> dict[str, Any]:
             data: dict[str, Any] = prepare(name)
             if not data.keys() & {"init_main_from_path", "init_main_from_name"}:
@@ -65,7 +66,7 @@ class SpawnedMain:
         spawn.get_preparation_data = get_preparation_data
 
     def _write(self) -> Path:
-        """Return the file's path."""
+        """Return the file's path; write the file first if the cells have changed."""
         sources = list(self._sources())
         if self._written is None or self._written[0] != sources or os.getpid() != self._pid:
             directory = self._written[1].parent if self._written is not None else Path(tempfile.mkdtemp(prefix="main-"))
@@ -84,7 +85,7 @@ class SpawnedMain:
 
 
 def _find_definitions(sources: Iterable[str], variables: dict[str, Any]) -> Iterator[ast.stmt]:
-    """Yield the definitions of cells that still count, and the imports whose names they use."""
+    """Yield the current definitions of the cells, and the imports used by them."""
     nodes = [node for source in sources for node in _parse(source)]
     definitions = [node for node in nodes if _defines(node, variables)]
     used = {name.id for node in definitions for name in ast.walk(node) if isinstance(name, ast.Name)}
@@ -94,7 +95,7 @@ def _find_definitions(sources: Iterable[str], variables: dict[str, Any]) -> Iter
 
 
 def _parse(source: str) -> Iterator[ast.stmt]:
-    """Yield the statements of a cell, those of its blocks and of ``%%time`` too."""
+    """Yield the statements of a cell, also within blocks and ``%%time``."""
     pending: list[ast.AST] = []
     with suppress(SyntaxError, ValueError, RecursionError):
         pending += ast.parse(source).body[::-1]
@@ -110,7 +111,7 @@ def _parse(source: str) -> Iterator[ast.stmt]:
 
 
 def _defines(node: ast.stmt, variables: dict[str, Any]) -> bool:
-    """Return whether a statement defines a function or class that a variable holds."""
+    """Return whether a statement defines a function or class still held by a variable."""
     if isinstance(node, _Definition):
         return node.name in variables
     if not isinstance(node, ast.Assign) or not isinstance(target := node.targets[0], ast.Name):
@@ -124,7 +125,7 @@ def _bound_names(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 
 def _format(definitions: list[ast.stmt], load: str) -> Iterator[str]:
-    """Yield the imports, the values, and the definitions; values come again at the end, since some need the classes."""
+    """Yield the imports, the values, the definitions, and the values again, since some need the classes."""
     future = [node for node in definitions if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     texts = [_guard(node) for node in definitions if node not in future]
     imports = [isinstance(node, ast.Import | ast.ImportFrom) for node in definitions if node not in future]
@@ -135,12 +136,12 @@ def _format(definitions: list[ast.stmt], load: str) -> Iterator[str]:
 
 
 def _guard(node: ast.stmt) -> str:
-    """Return a statement that does nothing where it fails."""
+    """Return the text of a statement with all exceptions ignored."""
     return _GUARDED.format(body="\n".join(f" {line}" for line in ast.unparse(node).split("\n")))
 
 
 def _pickle_values(definitions: list[ast.stmt], variables: dict[str, Any]) -> dict[str, bytes]:
-    """Return pickles of the variables that definitions use, as far as they can be pickled within the limit."""
+    """Return pickles of the variables used by definitions, as far as possible within the limit."""
     own = {node.name for node in definitions if isinstance(node, _Definition)}
     names = {name.id for node in definitions for name in ast.walk(node) if isinstance(name, ast.Name)} - own
     pickles, room = {}, _VALUES_BYTES
@@ -156,7 +157,7 @@ def _pickle_values(definitions: list[ast.stmt], variables: dict[str, Any]) -> di
 
 
 class _BoundedFile(io.BytesIO):
-    """A file that refuses more than its limit."""
+    """A file in memory with a limit; raises OverflowError beyond."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__()

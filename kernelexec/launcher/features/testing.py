@@ -1,7 +1,7 @@
-"""Test cases, each in a forked process of its own, so that the session's variables stay as they are.
+"""Test cases, each in a forked process of its own, so the session's variables do not change.
 
 The kernel forks a watcher, which runs no user code, adopts all orphans and keeps the time limits. The watcher forks the runner.
-The runner runs the code under test, and forks a process for each case that the watcher orders.
+The runner runs the code under test, and forks a process for each case on the watcher's order.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NOT_RUN = {"verdict": "ERROR", "message": "It was not run."}
 def run(code: str, cases: list[str], seconds: float, shell: Any) -> dict[str, Any]:
     """Run the code and then each case, with a limit in seconds for each.
 
-    The result has ``error``, the verdict on failed code or None, ``output``, the text that the code printed, and ``cases``.
+    The result has ``error`` (the verdict on failed code, or None), ``output`` (the text printed by the code) and ``cases``.
     """
     kernel_end, watcher_end = socket.socketpair()
     mark, content = secrets.token_hex(16), b""
@@ -72,6 +72,8 @@ def run(code: str, cases: list[str], seconds: float, shell: Any) -> dict[str, An
     with kernel_end:
         kernel_end.settimeout(None)
         try:
+            # Only the watcher, which runs no user code, holds the other end: the runner closes its copy. So all content is
+            # the watcher's, and the end of the stream is the watcher's end.
             while piece := kernel_end.recv(_READ_BYTES):
                 content += piece
         finally:
@@ -90,13 +92,14 @@ def run(code: str, cases: list[str], seconds: float, shell: Any) -> dict[str, An
 
 
 def _fork(work: Callable[[], None]) -> int:
-    """Fork a process that calls ``work`` and ends; return its id."""
+    """Fork a process to call ``work`` and end; return the id."""
     with catch_warnings():
         simplefilter("ignore", DeprecationWarning)  # the child has no other threads, and waits for none
         pid: int = fork()
     if pid:
         return pid
     try:
+        # Out of the kernel's group, where an interrupt would end this process half-way. The watcher ends with its socket.
         os.setsid()
         for signum in (signal.SIGINT, signal.SIGCHLD):
             _SET_HANDLER(signum, signal.SIG_DFL)
@@ -127,10 +130,10 @@ def _end_descendants(spared: Collection[int] = ()) -> None:
 
 
 class _Runner:
-    """The process that runs the code and forks one for each case, as its watcher sees it."""
+    """The watcher's side of the runner: the process of the code, which forks a process for each case."""
 
     def __init__(self, serve: Callable[[int, int], None], seconds: float, kernel: socket.socket) -> None:
-        """Adopt orphans, and fork the process, which gets the descriptors of its reports and of its orders."""
+        """Adopt orphans, and fork the runner, with descriptors for reports and orders."""
         tree.adopt_orphans()
         reports, output, orders = os.pipe(), os.pipe(), os.pipe()
 
@@ -157,21 +160,23 @@ class _Runner:
             self._poll.register(source, select.POLLIN)
 
     def has_ended(self) -> bool:
-        """Return whether the runner has ended: user code may have ended it."""
+        """Return whether the runner has ended, perhaps by user code."""
+        # Not reaped (WNOWAIT): the id stays the runner's, and a second call finds the same end.
         info = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is not None:
             self._exit_code = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
         return info is not None
 
     def run_code(self) -> dict[str, Any] | None:
-        """Wait for the code; return its verdict if it failed."""
+        """Wait for the code; return the verdict on failed code, else None."""
         report = self._collect(0, "verdict", self._seconds)
         if "verdict" not in report:
             report = self._describe_end("It ended its process", self._exit_code, over=not self.has_ended())
         return None if report["verdict"] == "PASS" else report
 
     def run_case(self, number: int) -> dict[str, Any]:
-        """Run the next case, and end all processes that it started."""
+        """Run the next case, and end all its processes."""
+        # Those from before stay: the runner, and processes of the code under test.
         spared, began = proc.find_descendants(getpid(), proc.read_processes()), monotonic()
         self._printed.clear()
         with suppress(BrokenPipeError):  # the runner has just ended
@@ -190,14 +195,14 @@ class _Runner:
         return {**report, "seconds": monotonic() - began, "output": self.take_output()}
 
     def take_output(self) -> str:
-        """Return the text that was printed so far, within the limit."""
+        """Return the printed text so far, within the limit."""
         for _ in range(_READS):
             if self._output not in self._read_ready(0):
                 break
         return self._printed.decode("utf-8", "replace")
 
     def _collect(self, number: int, last: str, seconds: float) -> dict[str, Any]:
-        """Return all reports on a case up to one with the field ``last``, in one, or until the limit or the runner's end."""
+        """Return the merged reports on a case, up to a report with the field ``last``, the limit, or the runner's end."""
         report: dict[str, Any] = {}
         deadline = monotonic() + seconds
         while last not in report:
@@ -211,7 +216,7 @@ class _Runner:
         return report
 
     def _read_ready(self, milliseconds: int) -> list[int]:
-        """Read reports and output that are ready; return their descriptors. Exit if the kernel has ended, or ends the tests."""
+        """Read pending reports and output; return their descriptors. Exit if the kernel has ended, or ends the tests."""
         ready = [fd for fd, _ in self._poll.poll(milliseconds)]
         if self._kernel.fileno() in ready:
             sys.exit()
@@ -220,13 +225,14 @@ class _Runner:
             if not content:
                 self._poll.unregister(fd)
             elif fd == self._reports:
+                # Bounded, since user code can write to this pipe too: the newest bytes stay, as the next report comes last.
                 self._received = (self._received + content)[-_REPORTS_BYTES:]
             else:
                 self._printed += content[: max(_OUTPUT_BYTES - len(self._printed), 0)]
         return ready
 
     def _describe_end(self, subject: str, code: int | None, *, over: bool) -> dict[str, Any]:
-        """Return the verdict on a process that ended, or exceeded its limit, without a verdict of its own."""
+        """Return the verdict on a process that gave none before its end or its limit."""
         if over:
             return {"verdict": "ERROR", "message": f"It took longer than {self._seconds:g} s."}
         names = {-signum: signum.name for signum in signal.Signals}
@@ -235,7 +241,7 @@ class _Runner:
 
 
 def _parse_report(line: bytes, number: int) -> dict[str, Any]:
-    """Return a report on a case, and nothing of any other line: user code can write to the pipe, and an earlier case late."""
+    """Return a report on a case; nothing for other lines: user code can write to the pipe, and earlier cases can write late."""
     with suppress(ValueError, RecursionError):
         report = json.loads(line)
         if isinstance(report, dict) and report.get("case") == number:
@@ -244,7 +250,7 @@ def _parse_report(line: bytes, number: int) -> dict[str, Any]:
 
 
 def _serve_cases(code: str, cases: list[str], shell: Any, reports: int, orders: int) -> None:
-    """Run the code in this process, and each case in a forked one when the watcher orders it. Runs in the runner."""
+    """Run the code in this process, and each case in a forked process on the watcher's order. Runs in the runner."""
     asyncio._set_running_loop(None)  # noqa: SLF001 - the running loop is the kernel's, not this process's; as of Python 3.14
     runner = CaseRunner(shell)
 
@@ -265,13 +271,13 @@ def _serve_cases(code: str, cases: list[str], shell: Any, reports: int, orders: 
 
 
 class _CaseError(Exception):
-    """A case that cannot be decided; the message has the reason."""
+    """A case without a decision; the message has the reason."""
 
 
 class CaseRunner:
     """A runner of code and cases in the namespace of the shell, which keeps their changes.
 
-    A verdict is PASS, FAIL or ERROR. FAIL and ERROR have a ``message``, and the ``line`` and ``line_text`` of the case, or with
+    Verdicts are PASS, FAIL or ERROR. FAIL and ERROR have a ``message``, and the ``line`` and ``line_text`` of the case, or with
     ``in_code`` of the code under test.
     """
 
@@ -283,7 +289,7 @@ class CaseRunner:
         return self._run(lambda: self._execute(self._parse(source, CODE), CODE), CODE)
 
     def run_case(self, source: str, name: str) -> dict[str, Any]:
-        """Run a case, with ``name`` as its file name in tracebacks; return its verdict."""
+        """Run a case, with ``name`` as the file name in tracebacks; return the verdict."""
         return self._run(lambda: self._check(source, name), name)
 
     def _run(self, check: Callable[[], None], name: str) -> dict[str, Any]:
@@ -294,7 +300,7 @@ class CaseRunner:
         except BaseException as exc:
             verdict = self._describe_failure(exc, name)
             code = exc.code if isinstance(exc, SystemExit) else 1
-        if getpid() != pid:  # a child that user code forked
+        if getpid() != pid:  # a child that user code forked: it must not report, nor run the next case
             _exit(code & 0xFF if isinstance(code, int) else int(code is not None))
         return verdict
 
@@ -325,7 +331,7 @@ class CaseRunner:
         return value
 
     def _check(self, source: str, name: str) -> None:
-        """Run a case; raise AssertionError if its last value or a result is not true, ``_CaseError`` if a command failed."""
+        """Run a case; raise AssertionError for a false last value or a false result, ``_CaseError`` for a failed command."""
         self._namespace[RESULTS] = []
         *statements, last = self._parse(source, name) or [ast.Pass()]
         if not isinstance(last, ast.Expr):
@@ -348,7 +354,7 @@ class CaseRunner:
             raise AssertionError("; ".join([f"{text} does not hold", *explained]) if compares else f"{text} is {_show(value)}")
 
     def _evaluate_expression(self, node: ast.expr, name: str, *, compares: bool) -> tuple[Any, dict[str, Any]]:
-        """Return the value of an expression and, if it is to be taken as a comparison, its operands without literals."""
+        """Return the value of an expression and, for a comparison if ``compares``, its operands without literals."""
 
         def evaluate(part: ast.expr, namespace: dict[str, Any] | None = None) -> Any:
             code = compile(ast.Expression(part), name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -365,7 +371,7 @@ class CaseRunner:
         return evaluate(node), {}
 
     def _check_results(self) -> bool:
-        """Return whether there are results; raise AssertionError if one is not true."""
+        """Return whether there are results; raise AssertionError for a false result."""
         content = self._namespace.get(RESULTS, ())
         results = content.values() if isinstance(content, dict) else content if isinstance(content, list | tuple) else [content]
         truths = [bool(result) for result in results]
@@ -375,7 +381,7 @@ class CaseRunner:
         return bool(truths)
 
     def _describe_failure(self, exc: BaseException, name: str) -> dict[str, Any]:
-        """Return the verdict on a text that raised an exception."""
+        """Return the verdict on a case or code with this exception."""
         places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(exc.__traceback__)]
         if isinstance(exc, SyntaxError):
             places.append((exc.filename or "", exc.lineno or 0))
@@ -394,7 +400,7 @@ class CaseRunner:
 
 
 def _find_called_name(node: ast.expr) -> str:
-    """Return the name of the function or method that an expression calls, in small letters; empty for another expression."""
+    """Return the lower-case name of the function or method called by an expression; empty for other expressions."""
     match node.value if isinstance(node, ast.Await) else node:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
             return name.lstrip("_").lower()

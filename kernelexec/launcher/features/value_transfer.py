@@ -1,7 +1,7 @@
-"""Values on their way out of the kernel and into it: pickles of a snapshot, the form of ``values``, and literals.
+"""Values on their way out of the kernel and back: pickles of a snapshot, the form of ``values``, and literals.
 
-Pickles are read in the kernel only. The driver has the value of a cell as a literal of Python; usually the shown text is one.
-Scalars, dates, numbers that are not finite, and small arrays and tables have none: they are encoded in the form of ``values``.
+Pickles are read in the kernel only. The driver has the value of a cell as a literal of Python, usually the shown text. Scalars
+of libraries, dates, infinities, NaN, and small arrays and tables have no literal: the form of ``values`` encodes these.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _QuotaExceeded(Exception):
 
 
 class _HashedData:
-    """Pickled data that are counted, hashed and written to a file, up to a limit."""
+    """A file for pickled data: counts, hashes and writes them, up to a limit."""
 
     def __init__(self, limit_bytes: int, file: BinaryIO) -> None:
         self.size = 0
@@ -48,7 +48,7 @@ class _HashedData:
         self._limit_bytes, self._file = limit_bytes, file
 
     def write(self, content: Any) -> int:
-        """Take bytes, or a view of a large object's own; pickle calls this."""
+        """Write bytes, or a view of a large object's memory; called by pickle."""
         size = memoryview(content).nbytes
         self.size += size
         if self.size > self._limit_bytes:
@@ -64,11 +64,10 @@ class _HashedData:
 def save_variables(
     variables: Mapping[str, Any], hidden: Container[str], directory: str, names: list[str] | None, limit_bytes: int
 ) -> dict[str, Any]:
-    """Save variables as pickles within the limit, which earlier snapshots use up too; return saved and left out ones.
+    """Save variables as pickles within a limit for all snapshots together; return saved and left out variables.
 
-    Without names the user's first thousand are saved, except those that begin with ``_``.
-    Each variable has a file of its own, which gets its name once it is complete. The directory is the caller's, to create and
-    to remove.
+    Without names the user's first thousand variables are saved, except names beginning with ``_``. Each variable has a file,
+    which gets the final name when complete. The caller creates and removes the directory.
     """
     if names is None:
         users = (name for name in list(variables) if isinstance(name, str) and not name.startswith("_") and name not in hidden)
@@ -101,6 +100,7 @@ def _save(name: str, value: Any, path: Path, limit_bytes: int) -> dict[str, Any]
         return {"name": name, "why": f"a {type(value).__name__}: run its code again to define it", "defined": True}
     begun, temporary = time.monotonic(), path.with_suffix(".part")
     try:
+        # Exclusive, without links: other programs of the user can write here too, and may have put something in its place.
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             data = _HashedData(limit_bytes, file)
@@ -127,7 +127,7 @@ def _discard(temporary: Path, name: str, reason: str) -> dict[str, Any]:
 
 
 def load_variables(variables: dict[str, Any], directory: str, files: list[tuple[str, str, str]]) -> dict[str, Any]:
-    """Load variables from files of (name, file, sha256). A variable whose file fails stays as it is."""
+    """Load variables from files of (name, file, sha256). A failed file leaves the variable unchanged."""
     back, missing = [], []
     for name, file, digest in files:
         try:
@@ -142,6 +142,8 @@ def load_variables(variables: dict[str, Any], directory: str, files: list[tuple[
 
 
 def _load(path: Path, digest: str) -> Any:
+    # Non-blocking: a FIFO in the file's place must not stop the kernel. One descriptor for hash and pickle: a file put in its
+    # place in between is not read.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         digester = hashlib.sha256()
         while chunk := file.read(_CHUNK_BYTES):  # hashlib.file_digest never ends at an empty FIFO
@@ -162,7 +164,7 @@ def _describe_error(exc: BaseException) -> str:
 
 
 def set_variables(variables: dict[str, Any], path: str) -> dict[str, Any]:
-    """Set the variables of a file; return the reason if one cannot be read, and then set none."""
+    """Set the variables of a file; if any value cannot be read, set none and return the reason."""
     from ..values import ValueDecoder, ValueRefused  # noqa: PLC0415 - few kernels need it
 
     with Path(path).open("rb") as file:
@@ -176,7 +178,7 @@ def set_variables(variables: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def write_variables(variables: Mapping[str, Any], path: str, names: list[str], limit_bytes: int) -> dict[str, Any]:
-    """Write values to a new file in a directory that is there; return the missing names, or the reason for none."""
+    """Write values to a new file in an existing directory; return the missing names, or the reason why nothing was written."""
     from ..values import EncodedValues, ValueRefused  # noqa: PLC0415 - few kernels need it
 
     missing = [name for name in names if name not in variables]
@@ -192,9 +194,9 @@ def write_variables(variables: Mapping[str, Any], path: str, names: list[str], l
 
 
 def find_literal(value: Any, text: object) -> bool | str | None:
-    """Return True if the shown text is a literal of the value, else a literal or a code of it; None if there is none.
+    """Return True if the shown text is a literal of the value, else another literal or the value's code; None without any.
 
-    Only values of Python's own classes, and of numpy's and pandas' have one, so that no user's code takes part.
+    Only values of the classes of Python, numpy and pandas have a literal or a code, so no user code runs.
     """
     if _has_parts_of(value, _PLAIN):
         if _says(text, value):
@@ -207,7 +209,7 @@ def find_literal(value: Any, text: object) -> bool | str | None:
 
 
 def _encode(value: Any) -> str | None:
-    """Return a value in the form of ``values``, as text; None for one that has no form there or is large."""
+    """Return a value in the form of ``values``, as text; None for a value without a form there, and for a large value."""
     with suppress(Exception):  # whatever the libraries of arrays and tables raise
         if _is_small(value):
             from ..values import EncodedValues  # noqa: PLC0415 - few kernels need it
@@ -219,7 +221,7 @@ def _encode(value: Any) -> str | None:
 
 
 def _is_small(value: Any) -> bool:
-    """Return whether encoding a value takes little time: a scalar, a container of some, a small array or table."""
+    """Return whether a value is quickly encoded: a scalar, a container of scalars, a small array or table."""
     kind, numpy, pandas = type(value), sys.modules.get("numpy"), sys.modules.get("pandas")
     if numpy is not None and kind is numpy.ndarray:
         return bool(value.nbytes <= _TEXT_CHARS)
@@ -229,7 +231,7 @@ def _is_small(value: Any) -> bool:
 
 
 class _Scalars:
-    """The classes of scalars, by the modules that define them."""
+    """The set of scalar classes, by their modules."""
 
     def __contains__(self, kind: type) -> bool:
         library = str(kind.__module__).partition(".")[0]
@@ -248,7 +250,8 @@ def _says(text: object, value: Any) -> bool:
 
 
 def _has_parts_of(value: Any, plain: Any) -> bool:
-    """Return whether a value is of the ``plain`` classes, or a container of such values, and not too many."""
+    """Return whether a value is of the ``plain`` classes, or a nested container of at most ``_PARTS_MAX`` such values."""
+    # A loop with a bound, not recursion: a container may contain itself, or be nested deeper than Python's stack.
     waiting, count = [value], 0
     while waiting:
         part = waiting.pop()

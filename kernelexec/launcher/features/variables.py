@@ -1,8 +1,8 @@
 """Names and descriptions of the user's variables, without running user code.
 
-They are read in the thread that serves interrupts. Only the content of values with an exact built-in type is read: a user's
-class may hang in its ``__repr__``, ``__len__`` or ``__class__``, its metaclass in ``__hash__`` or ``__name__``. Of other values
-only the type is described.
+The thread of interrupts reads them, and must not hang. Only values of an exact built-in type are read: a user's class may
+hang in ``__repr__``, ``__len__`` or ``__class__``, and a metaclass in ``__hash__`` or ``__name__``. Other values are described
+by their type only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NUMPY_KINDS = {
 
 
 def describe_variables(names: Iterable[str], namespace: Mapping[str, Any], limit: int) -> dict[str, Any]:
-    """Describe the first ``limit`` variables of these names in alphabetical order, and return the number of all."""
+    """Describe the first ``limit`` variables of these names in alphabetical order, with the total number."""
     ordered = sorted(names)
     matches = _select(ordered[:limit], namespace)
     until = time.monotonic() + _LOOK_SECONDS
@@ -54,7 +54,7 @@ def describe_variables(names: Iterable[str], namespace: Mapping[str, Any], limit
 
 
 def _select(names: list[str], namespace: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a mapping to look up these names in. In it, no key of a user's class can run its ``__eq__``."""
+    """Return a mapping for the look-up of these names, without a key of a user's class, whose ``__eq__`` could run."""
     if all(type(key) is str for key in list(namespace)):
         return namespace
     wanted = set(names)
@@ -62,7 +62,7 @@ def _select(names: list[str], namespace: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def _describe(value: Any, *, with_details: bool) -> dict[str, Any]:
-    """Return the type, shape, size and text of a value; ``_describe_*`` below change what is known of it."""
+    """Return the type, shape, size and text of a value; ``_describe_*`` below refine the description."""
     kind = type(value)
     description = {"type": _type_name(kind), "shape": None, "size_bytes": None, "text": ""}
     if with_details:
@@ -95,7 +95,7 @@ def _describe_value(value: Any, kind: type, description: dict[str, Any]) -> None
 
 
 def _type_name(kind: type) -> str:
-    """Return the name of a class with its module, which a built-in class lacks."""
+    """Return the name of a class with the module, or without a module for built-in classes."""
     name, module = _as_plain_text(_qualname(kind)), None
     with suppress(AttributeError):
         module = _module(kind)
@@ -119,7 +119,7 @@ def _signature(function: Any) -> str:
 
 
 def _format(value: Any, depth: int) -> str:
-    """Return a short form of a value, like its repr; for a value of another class only the type."""
+    """Return a short form of a value, like ``repr``; for unknown classes only the type."""
     kind = type(value)
     if (view := _VIEWS.get(id(kind))) is not None:
         text = view(value, depth)
@@ -164,7 +164,8 @@ def _view_items(opening: str, closing: str, *, are_pairs: bool = False) -> Calla
 
 
 def _take_first(items: Any) -> list[Any]:
-    """Return the first items; none if another thread changes them all the time."""
+    """Return the first items; none if another thread changes the container all the time."""
+    # Iterators of sets and dictionaries raise RuntimeError when the size changes, as by the cell that runs meanwhile.
     for _ in range(_TRIES):
         with suppress(RuntimeError):
             return list(islice(items, _ITEMS))
@@ -193,7 +194,8 @@ _SIZED = frozenset(
 
 
 def _is_numpy(kind: type, name: str | None = None) -> bool:
-    """Return whether a class is numpy's own, from C, so that its attributes run no user code."""
+    """Return whether a class is numpy's own, defined in C, with attributes free of user code."""
+    # The module alone is no proof, since user code can set ``__module__``; Python code cannot set the flag of classes from C.
     if not _flags(kind) & _IMMUTABLE or (name is not None and _qualname(kind) != name):
         return False
     module = _module(kind)
@@ -201,7 +203,7 @@ def _is_numpy(kind: type, name: str | None = None) -> bool:
 
 
 def _dtype_name(dtype: Any) -> str:
-    """Return the C name of a numpy dtype, or the name of a pandas dtype; for others the name of the class."""
+    """Return the C name of a numpy dtype, the name of a pandas dtype, or for other dtypes the name of the class."""
     kind = getattr(dtype, "kind", None) if _comes_from(dtype, "numpy") else None
     if type(kind) is not str:
         return str(dtype) if _comes_from(dtype, "pandas") else _type_name(type(dtype))
@@ -234,13 +236,13 @@ def _find_module(kind: type) -> str:
 
 
 def _comes_from(value: Any, package: str) -> bool:
-    """Return whether a value's class and all its bases are of a package, of numpy or built in."""
+    """Return whether the class of a value and all bases belong to a package, to numpy, or to Python."""
     modules = {_find_module(kind).split(".")[0] for kind in _mro(type(value))}
     return package in modules and modules <= {package, "numpy", "builtins", "abc"}
 
 
 def _describe_table(table: Any, name: str, description: dict[str, Any]) -> None:
-    """Describe the shape, columns and size of a table, as far as its parts are numpy's and pandas' own."""
+    """Describe the shape, columns and size of a table, as far as all parts are numpy's and pandas' own."""
     if not all(_comes_from(axis, "pandas") for axis in table.axes):
         description["text"] = _format_type_only(type(table))
         return
@@ -272,10 +274,10 @@ def _cut(text: str, limit: int) -> str:
 class UserNames:
     """A finder of the user's names after each cell. IPython adds two numbered names a cell, thousands in the long run.
 
-    A dictionary keeps its keys in the order of their insertion. So only keys after IPython's name of the newest input are
-    checked, as long as the number of keys up to it has not changed. Only code that adds a name, and then removes and adds that
-    very key of IPython's, can hide it. If any key is not a plain ``str``, all keys are checked each time, without a call of its
-    methods. Any thread may call this.
+    Dictionaries keep the order of insertion. So only keys after IPython's name of the newest input are checked, as long as the
+    number of keys before is the same. To hide a name, code must add the name, and then remove and add this very key of
+    IPython. If any key is not a plain ``str``, all keys are checked each time, without calling their methods. Any thread may
+    call this.
     """
 
     def __init__(self) -> None:
@@ -283,7 +285,7 @@ class UserNames:
         """IPython's name of the newest input, the number of keys up to it, and all names of the user."""
 
     def __call__(self, namespace: dict[Any, Any], hidden: Mapping[str, Any]) -> set[str]:
-        """Return the user's names that have at most 100 characters and no leading underscore."""
+        """Return the user's names of at most 100 characters without a leading underscore."""
         newest, count, names = self._known
         newest_keys = list(islice(reversed(namespace), _NEWEST_KEYS))
         since = next((index for index, key in enumerate(newest_keys) if key is newest), None)
@@ -300,7 +302,7 @@ class UserNames:
 
 
 class NameChanges:
-    """Names of the user's variables, and their changes since the last report to the owner."""
+    """The names of the user's variables, with the changes since the last report to the owner."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -329,5 +331,5 @@ def _are_plain(keys: Iterable[Any]) -> bool:
 
 
 def _select_names(keys: Iterable[Any]) -> frozenset[str]:
-    """Return the keys that are names of a user's variables; no method of another key is called."""
+    """Return the keys which are names of a user's variables, without calling methods of other keys."""
     return frozenset(key for key in keys if type(key) is str and key[:1] != "_" and len(key) <= _NAME_CHARS)

@@ -1,4 +1,4 @@
-"""The virtual environment whose programs and packages commands and cells find, or a prefix of commands."""
+"""The virtual environment of commands and cells, with programs and packages, or a prefix of commands."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _activated: dict[str, set[str]] = {}
 class VirtualEnv:
     """The owner's choice of programs; nothing by default.
 
-    A prefix precedes a named virtual environment, and that precedes ``.venv`` of the kernel's home directory, which is looked
-    for each time. Without one the session has an environment of its own there, which is active from the first cell on.
+    A prefix has precedence over a named virtual environment. A named environment has precedence over ``.venv`` in the kernel's
+    home directory, looked up each time. Otherwise the session has its own environment there, active from the first cell on.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -72,21 +72,21 @@ class VirtualEnv:
         self.set_home()
 
     def check(self) -> None:
-        """Exit, with a message, if the named path is no virtual environment."""
+        """Exit with a message if the named path is no virtual environment."""
         if self._path is not None and not _has_programs(self._path):
             problem = "is none" if os.path.isdir(self._path) else "is not there"  # noqa: PTH112 - text in, text out
             lack = f"it has no directory {platform.PLATFORM.programs_directory}"
             sys.exit(f"The virtual environment {self._path} {problem}: {lack}. Create it, or leave the setting out.")
 
     def set_home(self) -> None:
-        """Look for the virtual environment anew, from the present directory."""
+        """Look up the virtual environment anew, from the present directory."""
         self._home, self._is_pending = "", self._has_options
         with suppress(OSError):
             self._home = os.getcwd()  # noqa: PTH109 - as above
 
     @property
     def venv(self) -> str | None:
-        """Return the present virtual environment."""
+        """The present virtual environment."""
         if not self._has_options or self._path is not None:
             return self._path
         default = os.path.join(self._home, PROJECT_VENV)  # noqa: PTH118 - as above
@@ -94,15 +94,15 @@ class VirtualEnv:
 
     @property
     def active(self) -> str | None:
-        """Return the virtual environment whose programs commands find."""
+        """The virtual environment of commands; None with a prefix, or after a cell has activated another one."""
         mine = self._active == os.environ.get(_ACTIVE)  # otherwise a cell has activated another one
         return self.venv if mine and not self.prefix else None
 
     def environment(self, changes: Mapping[str, str | None], since: str | None = None) -> dict[str, str]:
         """Return the environment of a command: this process's, with the virtual environment's programs first, and ``changes``.
 
-        PATH stays as it is if a command set it ``since`` this virtual environment was active. Where that has no pip, another
-        one's installs there.
+        PATH stays the same if a command set it ``since`` this virtual environment was active. Without pip there, another pip
+        installs there, directed by ``PIP_PYTHON``.
         """
         self.enter()
         variables = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
@@ -123,13 +123,13 @@ class VirtualEnv:
         return variables
 
     def enter(self) -> None:
-        """Use the virtual environment of this home, unless it is in use; make the session's own again if a cell removed it."""
+        """Use the virtual environment of this home, unless in use; make the session's own again if a cell removed it."""
         venv = self.venv
         if self._is_pending or venv != self._entered or (venv is not None and venv == self._own and not _has_programs(venv)):
             self.activate()
 
     def activate(self) -> None:
-        """Make the virtual environment's packages importable if possible."""
+        """Make the packages of the virtual environment importable if possible."""
         self._is_pending = False
         if (self.venv is None or self.venv == self._own) and self._has_options and self._home:
             with suppress(OSError):  # the workspace cannot be written
@@ -146,7 +146,7 @@ class VirtualEnv:
         self.import_state = self._report["venv"] = state
 
     def _use_programs(self, venv: str) -> None:
-        """Make the programs of an environment those of this process; PATH, unless it is set on purpose."""
+        """Use the programs of an environment in this process, also by PATH, unless PATH was set on purpose."""
         before, self._used = self._used, venv
         if venv == before:
             return
@@ -177,9 +177,9 @@ class VirtualEnv:
         return os.path.join(workspace, *parts)  # noqa: PTH118 - text
 
     def take_report(self) -> dict[str, Any]:
-        """Return what no reply has reported: the virtual environment, and new packages of which cells have others.
+        """Return all news since the last reply: the virtual environment, and new packages not seen by cells.
 
-        Those are ``hidden`` by loaded modules until a restart, or ``kept`` for the kernel itself.
+        Loaded modules hide ``hidden`` packages until a restart. ``kept`` packages stay the kernel's own, also for cells.
         """
         report, self._report = self._report, {}
         with suppress(Exception):  # a cell may have replaced functions of the standard library
@@ -190,9 +190,9 @@ class VirtualEnv:
         return report
 
     def _follow(self, directory: str) -> None:
-        """Report packages that are installed into a directory from now on, and those there of which cells have others.
+        """Report packages installed into a directory from now on, and present packages not seen by cells.
 
-        Before the first cell, new modules replace those that the launcher has loaded and keeps, if Python can load them twice.
+        Before the first cell, modules there replace the launcher's loaded modules for cells, if Python can load them twice.
         """
         if directory == self._followed:
             return
@@ -202,13 +202,14 @@ class VirtualEnv:
             return
         for _, modules in _find_modules(directory, find_distributions([directory])):
             loaded = [name for name in sys.modules if name.partition(".")[0] in modules]
+            # Many extension modules cannot be initialised twice in one process. The launcher keeps its references to others.
             if not modules & _KERNEL_MODULES and not any(_is_extension(sys.modules[name]) for name in loaded):
                 for name in loaded:
                     del sys.modules[name]
         self._report |= self._look(directory)
 
     def _look(self, directory: str) -> dict[str, list[str]]:
-        """Return a report on packages that are new since the last look."""
+        """Return a report on new packages since the last look."""
         before = self._versions
         self._changed_at, self._versions = _changed_at(directory), find_distributions([directory])
         new = {name for name, version in self._versions.items() if before.get(name) != version}
@@ -236,7 +237,7 @@ class VirtualEnv:
 
 
 def _enter_prefix(venv: str) -> None:
-    """Let cells read of this process what the Python of an environment says: what is installed goes there."""
+    """Set the prefix of this process to an environment, as in the environment's own Python, so installations go there."""
     sys.prefix = sys.exec_prefix = venv
     site.PREFIXES[:] = [venv]
     sysconfig.get_config_vars().update(dict.fromkeys(("prefix", "exec_prefix", "base", "platbase"), venv))
@@ -262,11 +263,11 @@ def _changed_at(directory: str) -> int:
 
 
 def _import_from(venv: str) -> str:
-    """Make a virtual environment's packages importable if its Python has this version.
+    """Make the packages of a virtual environment for this version of Python importable.
 
-    Return ``packages``, or ``commands`` if only commands find them, or ``interpreter`` if they are this interpreter's own. They
-    precede the interpreter's own packages, as in the environment's Python, and those of an environment that was in use before.
-    ``.pth`` files count; a new one is read at the next call.
+    Return ``packages``, ``commands`` if only commands find the packages, or ``interpreter`` for this interpreter's own
+    environment. The packages precede the interpreter's own, as in the environment's Python, and those of an environment used
+    before. ``.pth`` files count; new files are read at the next call.
     """
     if os.path.realpath(venv) == os.path.realpath(INTERPRETER_PREFIX):
         return "interpreter"
@@ -293,7 +294,7 @@ def _import_from(venv: str) -> str:
 
 
 def _sees_system_packages(venv: str) -> bool:
-    """Return whether an environment has the packages of the Python that this interpreter's environment was made of."""
+    """Return whether an environment includes the packages of its base Python."""
     with suppress(OSError, UnicodeDecodeError):
         lines = Path(venv, "pyvenv.cfg").read_text(encoding="utf-8").lower().splitlines()
         return any(re.fullmatch(r"include-system-site-packages\s*=\s*true\s*", line) for line in lines)
@@ -322,7 +323,7 @@ def _find_modules(directory: str, names: Collection[str]) -> Iterator[tuple[str,
 
 
 def find_distributions(paths: Iterable[Any]) -> dict[str, str]:
-    """Return names and versions of the distributions in directories, the first of each name, by the names of their records.
+    """Return names and versions of the distributions in directories, by the names of their records; the first record counts.
 
     No file is opened and no user code runs: cells can put any value on the path.
     """

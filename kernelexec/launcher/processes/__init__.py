@@ -1,1 +1,1 @@
-"""Processes that cells start: commands, background commands, their end, and the audit of programs."""
+"""Processes started by cells: commands, background commands, the session's shell, the tree below the kernel, and the end."""

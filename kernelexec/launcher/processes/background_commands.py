@@ -27,14 +27,14 @@ _LINE_CHARS = 64 * 1024
 
 
 class Jobs:
-    """Background commands of one kernel, by the owner's names."""
+    """The background commands of a kernel, by the owner's names."""
 
     def __init__(self, lasting: set[int]) -> None:
         self._lasting = lasting
         self._jobs: dict[str, _Job] = {}
 
     def answer(self, request: dict[str, Any], start: Any) -> dict[str, Any]:
-        """Do the ``action`` of a request for the command of a ``name``, and return the reply.
+        """Perform the ``action`` of a request on the command ``name``, and return the reply.
 
         ``start`` returns program, directory and environment of a new command.
         """
@@ -61,7 +61,7 @@ class Jobs:
 
 
 class _Job:
-    """One background command. It leads a session and process group of its own, and has no stdin."""
+    """A background command, without stdin, in a session and process group of its own."""
 
     def __init__(self, name: str, argv: list[str], cwd: str | None, env: dict[str, str]) -> None:
         self.name = name
@@ -86,16 +86,16 @@ class _Job:
 
     @property
     def pid(self) -> int:
-        """The process that leads its group."""
+        """The id of the command's process, the leader of the group."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Return whether the command has not ended, or its output up to its end is not read yet."""
+        """Whether the command runs, or output up to the end is still being read."""
         return self._exit_code is None
 
     def describe(self, lines: int | None = None) -> dict[str, Any]:
-        """Describe the command, with a number of its newest lines."""
+        """Describe the command, with this number of newest lines of each stream; None for no lines."""
         code = self._exit_code
         status = "running" if code is None else "killed" if self._killed else "failed" if code else "stopped"
         description: dict[str, Any] = {"name": self.name, "status": status, "pid": self._process.pid}
@@ -126,6 +126,7 @@ class _Job:
         self._end_time = time.monotonic()
         for newest in self._streams.values():
             newest.read_what_is_there()
+        # Last: a command with an exit code counts as ended, and its description must have all of its output.
         self._exit_code = code
 
 
@@ -140,6 +141,7 @@ class _NewestLines:
         self._lines: deque[str] = deque()
         self._open = ""
         self._chars = 0
+        # Two threads read: `read_all` all the time, and `_wait` the rest when the command has ended.
         self._lock = threading.Lock()
 
     def read_all(self) -> None:
@@ -154,14 +156,14 @@ class _NewestLines:
                         return
 
     def read_what_is_there(self) -> None:
-        """Read what has been written so far: a child of the command may write forever."""
+        """Read the output so far, no longer: a child of the command may write forever."""
         with self._lock:
             left = -1 if self._pipe.closed else platform.unread_bytes(self._pipe.fileno())
             while left > 0 and (count := self._read()):
                 left -= count
 
     def _read(self) -> int | None:
-        """Take what the pipe has, and return its size in bytes: 0 at its end, None if there is nothing yet."""
+        """Read from the pipe, and return the number of bytes: 0 at the end, None if there are none yet."""
         try:
             content = os.read(self._pipe.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -172,7 +174,7 @@ class _NewestLines:
         return len(content)
 
     def tail(self, count: int) -> tuple[str, int]:
-        """Return the newest ``count`` lines, an unfinished one included, and the number of lines before them."""
+        """Return the newest ``count`` lines, including an unfinished line, and the number of lines before them."""
         with self._lock:
             lines = [*self._lines, *([self._open] if self._open else [])]
             total = self.total + bool(self._open)
@@ -193,5 +195,5 @@ class _NewestLines:
 
 
 def _shorten(line: str) -> str:
-    """Return a line; of a long one that was written again and again by carriage returns, the newest state."""
+    """Return a line; of a long line rewritten by carriage returns, as by a progress bar, the newest state only."""
     return line if len(line) <= _LINE_CHARS else line[line.rstrip("\r").rfind("\r") + 1 :]

@@ -1,6 +1,6 @@
-"""The processes of cells: an interrupt ends those that the running cell has started, and ``os.wait`` waits for the user's only.
+"""The processes of cells: an interrupt ends those of the running cell, and ``os.wait`` waits for children of user code only.
 
-A checkpoint is a child of the kernel that never ends by itself: code that waits for any child would wait for it.
+A checkpoint is a child of the kernel and never ends by itself: code waiting for any child would wait for the checkpoint.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _wait4, _waitid = platform.wait4, platform.waitid
 
 
 class CellProcesses:
-    """The descendants of the kernel that began after the running cell did.
+    """The descendants of the kernel started since the beginning of the running cell.
 
-    A process that one of an earlier cell starts meanwhile is an earlier one too, unless that has ended since.
+    A process started meanwhile by a process of an earlier cell belongs to the earlier cell, while the parent lives.
     """
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class CellProcesses:
         """Leaders of sessions of which no process belongs to a cell: background commands."""
 
     def begin(self) -> None:
-        """Note which processes there are already."""
+        """Note the processes of earlier cells."""
         self._earlier = {}
         if tree.has_children():
             self._earlier = {pid: status.born for pid, status in self._list(everything=True).items()}
 
     def interrupt(self) -> None:
-        """Interrupt this process as SIGINT does, and then those of the cell in its process group."""
+        """Interrupt this process as SIGINT does, and then the cell's processes in the same process group."""
         if _ignores_interrupts():
             _thread.interrupt_main()  # C code, such as `system`, ignores the signal while it waits for a process
         else:
@@ -53,7 +53,7 @@ class CellProcesses:
                     proc.signal_process(pid, signal.SIGINT, status)
 
     def kill(self) -> None:
-        """Kill the processes of the cell, or all of the kernel where the system does not list them."""
+        """Kill the processes of the cell, or all processes of the kernel where the system does not list them."""
         if not platform.PLATFORM.adopts_orphans:
             tree.kill_descendants()
         for _ in range(proc.SIGNAL_ROUNDS):
@@ -71,6 +71,7 @@ class CellProcesses:
             status = proc.read_status(pid)
             if pid in listed or status is None or status.session in self.lasting:
                 continue
+            # The start too: the id alone may be that of an earlier cell's process which has ended since.
             if not everything and self._earlier.get(pid) == status.born:
                 continue
             if not status.has_ended:
@@ -89,7 +90,7 @@ def _ignores_interrupts() -> bool:
 
 
 def hide_own_children() -> None:
-    """Leave ``tree.own_children`` out of what ``os.wait``, ``wait3``, ``wait4``, ``waitpid`` and ``waitid`` wait for."""
+    """Let ``os.wait``, ``wait3``, ``wait4``, ``waitpid`` and ``waitid`` wait for no process of ``tree.own_children``."""
     if _wait4 is None or _waitid is None or os.wait is wait:
         return
     for function in (wait, wait3, wait4, waitpid, waitid):
@@ -141,7 +142,7 @@ _NOTHING = object()
 
 
 def _wait_any(group: int | None, look: Callable[[int], Any], none_yet: Any) -> Any:
-    """Return what ``look`` finds out about the first child of the user's code that has changed, or ``none_yet`` at once."""
+    """Return the result of ``look`` for the first changed child of user code, or ``none_yet`` at once; wait if that is None."""
     while True:
         children = [child for child in tree.list_children() if child not in tree.own_children]
         if group is not None:

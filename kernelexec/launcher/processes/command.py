@@ -1,7 +1,7 @@
-"""One command in a session and process group of its own, with streamed output and an end that leaves no process.
+"""A command in a session and process group of its own, with streamed output and an end without leftover processes.
 
-It may run as another account of the system, read and write streams that the owner has, or be run by the owner altogether. Then
-the container engine starts ``main`` as its user.
+A command may run as another account of the system, and read and write streams of the owner. The owner may also run the whole
+command: then the container engine starts ``main`` as the command's user.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _OWNER_GONE = "The process that {} is gone: it is unknown how far the command ca
 
 
 class RunningCommand:
-    """One command. ``out`` and ``err`` get decoded text; with ``err`` None, stderr goes to ``out``.
+    """A running command. ``out`` and ``err`` get decoded text; with ``err`` None, stderr goes to ``out``.
 
-    Text that a background child writes later is passed on in the command's context while ``is_newest`` holds, and without a
-    context after that.
+    Later text of a background child is passed on in the command's context while ``is_newest`` holds, and without a context
+    after that.
 
-    ``out_bytes`` gets stdout as it is, instead of ``out``, and returns whether it wants more; if not, stdout is closed.
-    ``stdin`` is text, or a function that returns the next bytes, none at the end. The command runs as an ``account``, or
-    as this process does.
+    ``out_bytes`` gets the bytes of stdout, instead of ``out``, and returns whether more are wanted; if not, stdout is closed.
+    ``stdin`` is text, or a function for the next bytes, none at the end. The command runs as an ``account``, or as the
+    account of this process.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class RunningCommand:
         self._has_pidfd = False
 
     def run(self) -> int:
-        """Run the command and return its exit code as a shell does: 128 + n after a death by signal n.
+        """Run the command and return the exit code, as in a shell 128 + n after a death by signal n.
 
         Raises:
             OSError: the program cannot be started.
-            KeyboardInterrupt: passed on once the command and all of its processes are gone.
+            KeyboardInterrupt: passed on after the end of the command and of all its processes.
         """
         # The system drops exit codes where SIGCHLD is ignored.
         with _handle_signal(signal.SIGCHLD, signal.SIG_DFL, before=signal.SIG_IGN):
@@ -94,6 +94,7 @@ class RunningCommand:
         with proc.raise_oom_score(), exempt():
             process = subprocess.Popen(
                 self._argv,
+                # Looked up in this process's PATH: ``Popen`` would take the PATH of ``env``, which a command may have changed.
                 executable=shutil.which(self._argv[0]),
                 cwd=self._cwd,
                 env=self._env,
@@ -109,6 +110,7 @@ class RunningCommand:
             self._register(process)
             self._pump(process, None)
         except BaseException:  # an interrupt, or an error of the sink
+            # A second interrupt must not break off the end, which would leave processes of the command.
             with _handle_signal(signal.SIGINT, signal.SIG_IGN):
                 self._end(process)
             raise
@@ -135,6 +137,7 @@ class RunningCommand:
 
     def _pump(self, process: subprocess.Popen[bytes], seconds: float | None) -> bool:
         """Move data until the process has ended (return True) or the time is over (False)."""
+        # The end of the process counts, not of the pipes, which a background child may hold open forever.
         deadline = None if seconds is None else time.monotonic() + seconds
         while process.poll() is None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -147,15 +150,15 @@ class RunningCommand:
         return True
 
     def _finish(self) -> None:
-        """Read the output so far only: a background child may write forever."""
+        """Read the output so far, no longer: a background child may write forever."""
         for key in list(self._selector.get_map().values()):
             if key.data is not None and not isinstance(key.data, subprocess.Popen):
-                left = platform.unread_bytes(key.fd)
+                left = platform.unread_bytes(key.fd)  # then once more, which finds and closes a pipe at its end
                 while left >= 0 and (count := self._read(key.fileobj, key.data)):
                     left -= count
 
     def _move(self, timeout: float | None) -> None:
-        """Handle the pipes that are ready."""
+        """Handle the ready pipes."""
         for key, _ in self._selector.select(timeout):
             if key.data is None:
                 self._feed(key.fileobj)
@@ -172,14 +175,14 @@ class RunningCommand:
             written = os.write(pipe.fileno(), self._input[:READ_BYTES])
         except BlockingIOError:
             return
-        except OSError:
+        except OSError:  # the command reads no more, so the rest is dropped
             written, self._read_input = len(self._input), None
         self._input = self._input[written:]
         if not self._input and self._read_input is None:
             self._close(pipe)
 
     def _read(self, pipe: Any, sink: Callable[[str], Any]) -> int:
-        """Pass on the output that is ready; return its size in bytes."""
+        """Pass on the next output; return the number of bytes, 0 if there are none or no more are wanted."""
         try:
             content = os.read(pipe.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -217,7 +220,7 @@ class RunningCommand:
         self._finish()
 
     def _release(self, process: subprocess.Popen[bytes]) -> None:
-        """Have a thread read pipes that a background child still holds."""
+        """Close the command's descriptors, and start a thread to read pipes still held by a background child."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, subprocess.Popen):
                 self._selector.unregister(key.fileobj)
@@ -238,7 +241,8 @@ class RunningCommand:
 
 @contextmanager
 def _handle_signal(signum: signal.Signals, handler: signal.Handlers, before: signal.Handlers | None = None) -> Iterator[None]:
-    """Have a signal handled otherwise within the block, in the main thread only, and only instead of ``before``."""
+    """Replace the handler of a signal within the block, in the main thread only; with ``before``, no other handler."""
+    # Python allows changes of handlers in the main thread only.
     present = signal.getsignal(signum)
     if threading.current_thread() is not threading.main_thread() or (before is not None and present is not before):
         yield
@@ -252,18 +256,18 @@ def _handle_signal(signum: signal.Signals, handler: signal.Handlers, before: sig
 
 @dataclass(frozen=True)
 class Account:
-    """An account of this system that a command runs as instead of the kernel's own."""
+    """An account of this system for a command, other than the kernel's own."""
 
     uid: int
     gid: int
     variables: dict[str, str]
-    """The variables that name it to programs."""
+    """The variables with its name and home directory, for programs."""
     process_options: dict[str, Any]
     """Arguments of ``subprocess.Popen`` for a process of the account."""
 
 
 def find_account(user: str) -> Account | None:
-    """Return the account of a name or number, which this process may not know; None if it is this process's own."""
+    """Return the account of a name or number, unknown numbers included; None for this process's own account."""
     entry = _find_account_entry(user)
     if entry is None:
         uid = int(user) if user.isdecimal() else -1
@@ -276,7 +280,7 @@ def find_account(user: str) -> Account | None:
 
 
 def _find_account_entry(user: str) -> Any:
-    """Return the entry of ``passwd`` for a name or number; None if there is none."""
+    """Return the entry of ``passwd`` for a name or number, or None."""
     try:
         return pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
     except (KeyError, AttributeError):
@@ -284,7 +288,7 @@ def _find_account_entry(user: str) -> Any:
 
 
 def _account_variables(entry: Any) -> dict[str, str]:
-    """Return the variables that name an account to programs."""
+    """Return the variables with the name and home directory of an account, for programs."""
     return {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
 
 
@@ -293,7 +297,7 @@ AskOwner = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 class OwnerStreams:
-    """The owner's side of one command; ``read`` and ``write`` are None for streams that are the kernel's."""
+    """The owner's side of a command; ``read`` and ``write`` are None for streams of the kernel."""
 
     def __init__(self, ask: AskOwner, process: CommandProcess) -> None:
         self._ask = ask
@@ -305,7 +309,7 @@ class OwnerStreams:
         """Return the next bytes of the standard input; none at the end.
 
         Raises:
-            RuntimeError: another owner has taken over this kernel, and does not have them.
+            RuntimeError: another owner has taken over this kernel, without the rest of the input.
         """
         if not self._has_input:
             return b""
@@ -316,11 +320,11 @@ class OwnerStreams:
         return b64decode(str(answer.get("content", "")))
 
     def _write(self, content: bytes) -> bool:
-        """Pass on bytes of the standard output; return whether more is wanted."""
+        """Pass on bytes of the standard output; return whether more are wanted."""
         return self._ask({"action": "write", "content": b64encode(content).decode()}).get("more") is True
 
     def run(self) -> int:
-        """Run the command as its user, and return its exit code.
+        """Run the command as the command's user, and return the exit code.
 
         Raises:
             RuntimeError: another owner has taken over this kernel, and did not start the command.
@@ -331,12 +335,12 @@ class OwnerStreams:
         return code
 
     def end(self) -> None:
-        """End that process, and wait for its end."""
+        """End the process started by ``run``, and wait for the end."""
         self._ask({"action": "end"})
 
 
 def main(flag: str, arguments: list[str]) -> None:
-    """Replace this process by the shell of a command of its user, or end all processes that carry the mark of a command.
+    """Replace this process by the shell of a command of its user, or end all processes with the mark of a command.
 
     Raises:
         SystemExit: the shell cannot be started.

@@ -1,8 +1,8 @@
-"""Processes as Linux shows them in ``/proc``: their status, descent, environment and score when memory is short, and signals.
+"""Processes in Linux's ``/proc``: status, descent, environment, out-of-memory score, and signals.
 
-Driver and launcher both end trees of processes, so both import this module; it uses the standard library only. Where a system
-has no ``/proc`` no process is found, and where it has no descriptors of processes none is signalled: a signal never hits a
-reused id.
+Driver and launcher both end trees of processes, so both import this module, which uses the standard library only. Systems
+without ``/proc`` show no processes. On systems without descriptors of processes (pidfd) no process is signalled, since a signal
+must never hit a reused id.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SIGNAL_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """Status of one process."""
+    """The status of a process."""
 
     parent: int
     group: int
@@ -52,13 +52,14 @@ class ProcessStatus:
 
 def parse_status(content: bytes) -> ProcessStatus:
     """Parse ``/proc/PID/stat``; raise IndexError or ValueError for other content."""
+    # proc_pid_stat(5): the second field is the program's name in brackets, and may contain blanks and brackets itself.
     fields = content.rpartition(b")")[2].split()
     parent, group, session, born = (int(fields[number]) for number in (1, 2, 3, 19))
     return ProcessStatus(parent, group, session, born, fields[0] in (b"Z", b"X"), fields[0] in (b"T", b"t"))
 
 
 def read_status(pid: int) -> ProcessStatus | None:
-    """Return the status of a process, a zombie's too; None if there is no such process."""
+    """Return the status of a process or zombie; None if there is no such process."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - read for every process of the machine
             return parse_status(file.read())
@@ -67,7 +68,7 @@ def read_status(pid: int) -> ProcessStatus | None:
 
 
 def read_processes() -> dict[int, ProcessStatus]:
-    """Return the status of every process but this one, zombies included."""
+    """Return the status of every other process, zombies included."""
     own_pid = os.getpid()
     try:
         pids = [int(name) for name in os.listdir(PROC) if name.isdecimal()]  # noqa: PTH208 - names only
@@ -97,6 +98,7 @@ def has_variable(pid: int, entry: bytes) -> bool:
                     return True
                 if not piece:
                     break
+                # The end is searched again with the next piece: an entry may lie across the border.
                 window, size = window[-len(wanted) :], size + len(piece)
     except OSError:
         pass
@@ -104,12 +106,13 @@ def has_variable(pid: int, entry: bytes) -> bool:
 
 
 def signal_process(pid: int, signum: int, expected: ProcessStatus, *, wait_milliseconds: int = 0) -> bool:
-    """Signal a process if it is still the expected one, and wait for its end; return whether it was signalled."""
+    """Signal a process unless its id was reused, and wait for the end; return whether the signal was sent."""
     try:
         descriptor = os.pidfd_open(pid)
     except (OSError, AttributeError):  # not every system has descriptors of processes
         return False
     try:
+        # Checked after the opening: from there on the descriptor means one process, whatever becomes of its id.
         status = read_status(pid)
         if status is None or status.has_ended or status.born != expected.born:
             return False
@@ -128,7 +131,7 @@ def signal_process(pid: int, signum: int, expected: ProcessStatus, *, wait_milli
 def kill_rounds(
     find: Callable[[Mapping[int, ProcessStatus]], Iterable[int]], *, spared: Collection[int] = (), wait_milliseconds: int = 0
 ) -> set[int]:
-    """Kill the living processes that ``find`` selects of the table, until it selects none; return the killed ones."""
+    """Kill the living processes selected by ``find`` until none is left, at most ``SIGNAL_ROUNDS`` times; return the killed."""
     killed: set[int] = set()
     for _ in range(SIGNAL_ROUNDS):
         table = read_processes()
@@ -142,7 +145,7 @@ def kill_rounds(
 
 
 def open_own_score() -> None:
-    """Open the score of this process, in a copy of another one too."""
+    """Open the score of this process, also in a copy of another process, whose descriptor means the other score."""
     global _own_score_file  # noqa: PLW0603 - one a process
     if _own_score_file is not None:
         os.close(_own_score_file)
@@ -152,7 +155,7 @@ def open_own_score() -> None:
 
 
 def read_own_score() -> int | None:
-    """Return the score of this process; None where it is unknown."""
+    """Return the score of this process; None if unknown."""
     if _own_score_file is None:
         return None
     try:
@@ -169,13 +172,13 @@ def _set_own_score(score: int) -> bool:
 
 
 def set_oom_score(pid: int, score: int) -> None:
-    """Set the score of this process or a child, where that is allowed: the confinement of local kernels allows neither."""
+    """Set the score of this process or a child, where allowed: the confinement of local kernels allows neither."""
     with suppress(OSError):
         (PROC / str(pid) / _OOM_SCORE).write_text(str(score), encoding="ascii")
 
 
 def give_oom_score(pid: int) -> None:
-    """Give a process, which may be the fork of a checkpoint, the score of this one."""
+    """Set the score of a process, which may be the fork of a checkpoint, to the score of this process."""
     with suppress(OSError):
         score = (PROC / "self" / _OOM_SCORE).read_text(encoding="ascii")
         (PROC / str(pid) / _OOM_SCORE).write_text(score, encoding="ascii")
@@ -183,12 +186,13 @@ def give_oom_score(pid: int) -> None:
 
 @contextmanager
 def raise_oom_score(score: int = HIGHEST_OOM_SCORE) -> Iterator[None]:
-    """Let processes that are started within the block, and copies of this one, have a higher score.
+    """Raise the score of processes started within the block, and of copies of this process.
 
-    A shell may start others before it could be marked, so the score is inherited. It stays as it is on systems where a process
-    that raised its own score cannot lower it again.
+    The score is inherited, since a shell may start other processes before a score could be set. Nothing changes on systems
+    where a process cannot lower its own score after raising it.
     """
     own_pid, before = os.getpid(), read_own_score()
+    # The trial is small: where the way back fails, this process keeps a score of one more, not the highest one.
     if before is None or before >= score or not (_set_own_score(before + 1) and _set_own_score(before)):
         yield
         return
@@ -196,14 +200,15 @@ def raise_oom_score(score: int = HIGHEST_OOM_SCORE) -> Iterator[None]:
     try:
         yield
     finally:
+        # A copy must not write: its descriptor is still that of this process's score.
         if os.getpid() == own_pid:
             _set_own_score(before)
 
 
 def raise_oom_score_for_copy(score: int) -> AbstractContextManager[None]:
-    """Have a copy of this process that is forked within the block inherit a score, where confinement lets it set none itself.
+    """Let a copy forked within the block inherit a score, where confinement forbids the copy to set its own.
 
-    Elsewhere this process keeps its score meanwhile: the fork may itself be what memory is short for.
+    Elsewhere this process keeps its score meanwhile: memory may become short by the fork itself.
     """
     return nullcontext() if _may_open_own_score() else raise_oom_score(score)
 
@@ -217,10 +222,10 @@ def _may_open_own_score() -> bool:
 
 
 def choose_checkpoint_score(limit_bytes: int | None) -> int:
-    """Return the score of a checkpoint of this process, a kernel with so much memory for both.
+    """Return the score of a checkpoint of this process, a kernel with a memory limit for both; None for the machine's memory.
 
-    A cell that writes to what it shares with the checkpoint must not be ended for the copies of those pages; but a cell that
-    needs all the memory by itself is, and the checkpoint is there afterwards.
+    A cell writing to pages shared with the checkpoint must not be killed for the copies of these pages. A cell that needs all
+    the memory for itself is killed, and the checkpoint survives.
     """
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     limit_bytes = limit_bytes or os.sysconf("SC_PHYS_PAGES") * page_bytes

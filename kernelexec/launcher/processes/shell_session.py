@@ -1,7 +1,7 @@
 """The state of commands and cells: the shell's directory and environment, and the kernel's directory.
 
-Each command is a new process; ``cd`` and ``export`` last for the next one. Programs may delete or replace the directory of the
-kernel, or close it to the kernel, and a branch of a kernel works in others.
+Each command is a new process; ``cd`` and ``export`` last for the next command. Programs may delete or replace the kernel's
+directory, or take away the right to enter, and a branch of a kernel works in other directories.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ShellSession:
         env: Mapping[str, str] = NO_VARIABLES,
         out_bytes: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """Run a command by ``shell.run_argv`` and take over its changes, where the system's shells can save them.
+        """Run a command by ``shell.run_argv`` and keep the changes, where the system's shells can save them.
 
         ``env`` has further variables for this command only.
         """
@@ -87,13 +87,14 @@ class ShellSession:
             sys.stderr.write("the changes by cd and export could not be saved and do not last\n")
 
     def _argv_with_state(self, shell: Any, command: str, state: Path) -> list[str]:
-        """Return the arguments of a shell that runs a command and saves its state; raise OSError if no file can be written."""
+        """Return the arguments of a shell to run a command and save the state; raise OSError if no file can be written."""
         run = command
         if len(command.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES:
             Path(f"{state}.sh").write_text(command, encoding="utf-8", errors="surrogateescape")
             run = f'. "${_STATE}.sh"'
         saving = (_SAVE_BEFORE if shell.programs.prefix else "") + _SAVE_STATE
         argv = platform.default_shell()
+        # The last word is ``$0`` of the command, which a shell calls itself without one.
         return [*argv, saving.format(state=_STATE, env=shutil.which("env") or "env", run=run), argv[0]]
 
     def next_start(self, shell: Any) -> tuple[str | None, dict[str, str]]:
@@ -101,7 +102,7 @@ class ShellSession:
         return self._directory, shell.programs.environment(self._changes, self._since)
 
     def move(self, translate: Callable[[str], str]) -> None:
-        """Take the directory in another place."""
+        """Move the directory by ``translate``, in a branch."""
         self._directory = None if self._directory is None else translate(self._directory)
 
     def _find_directory(self) -> str | None:
@@ -113,7 +114,7 @@ class ShellSession:
     def _take_changes(
         self, state: Path, before: Mapping[str, str], active: str | None, ignored: frozenset[str], *, keep_directory: bool
     ) -> bool:
-        """Take over the command's changes; return False if it saved none, as after ``exec``."""
+        """Keep the command's changes; return False if the command saved none, as after ``exec``."""
         directory, *entries = _entries(state) or [""]
         after = _variables(entries)
         if not after:
@@ -129,7 +130,7 @@ class ShellSession:
 
 
 def kernel_directory() -> str | None:
-    """Return this process's directory; None if it was removed."""
+    """Return this process's directory; None for a removed directory."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -147,7 +148,7 @@ def _variables(entries: Iterable[str]) -> dict[str, str]:
 
 
 class WorkingDirectory:
-    """The kernel's directory at its start, the workspace: cells go on there when the current one cannot be used."""
+    """The kernel's first directory, the workspace: cells go on there if the current directory cannot be used."""
 
     def __init__(self) -> None:
         self._workspace: str | None = None
@@ -157,14 +158,14 @@ class WorkingDirectory:
             self.move_to(directory)
 
     def move_to(self, workspace: str) -> None:
-        """Take another directory, which is the current one, as the workspace."""
+        """Make another directory the workspace; it must be the current directory."""
         self._workspace, self._inode = workspace, _read_inode()
         multiprocessing: Any = sys.modules.get("multiprocessing.process")
         if multiprocessing is not None:  # a fork server has imported it elsewhere; its processes import from there
             multiprocessing.ORIGINAL_DIR = workspace
 
     def check(self) -> DirectoryReport | None:
-        """Change to the workspace if the current directory cannot be used; return a report of that if it is new."""
+        """Change to the workspace if the current directory cannot be used; return a report if new."""
         problem = _find_problem()
         report = None if problem is None else self._go_on(problem)
         is_new, self._reported = report != self._reported, report
@@ -191,7 +192,7 @@ def _read_inode() -> tuple[int, int] | None:
 
 
 def _find_problem() -> str | None:
-    """Return why the current directory cannot be used; None if it can."""
+    """Return why the current directory cannot be used, or None."""
     try:
         os.getcwd()  # noqa: PTH109 - before each cell
     except OSError:
@@ -200,22 +201,22 @@ def _find_problem() -> str | None:
 
 
 class MovedDirectories:
-    """Directories that are others for a branch of a kernel: its workspace first, and the one for temporary files."""
+    """Directories replaced for a branch of a kernel: the workspace first, and the directory for temporary files."""
 
     def __init__(self, moves: Sequence[Sequence[str]]) -> None:
         self._moves = [(str(old), str(new)) for old, new in moves]
 
     def translate(self, path: str) -> str:
-        """Return the path in the new place of the first directory that contains it; other paths stay."""
+        """Return the path in the new place of the first moved directory around it; other paths stay."""
         for old, new in self._moves:
             if path == old or path.startswith(f"{old}/"):
                 return new + path[len(old) :]
         return path
 
     def follow(self, directory: WorkingDirectory, shell: ShellSession) -> None:
-        """Go on there: in the same directory, or in the workspace if that has no such one.
+        """Move to the same directory in the new place, or to the workspace if there is none.
 
-        Paths in variables of user code stay, and so does the home directory with the files that belong to the user.
+        Paths in variables of user code stay, and so does the home directory with the user's files.
         """
         if not self._moves:
             return
@@ -231,5 +232,6 @@ class MovedDirectories:
         for name in _DIRECTORY_VARIABLES:
             if name in os.environ:
                 os.environ[name] = self.translate(os.environ[name])
+        # tempfile has cached the directory of the original, and looks TMPDIR up again only without one.
         module: Any = tempfile
         module.tempdir = None

@@ -1,4 +1,4 @@
-"""The tree of processes below this one: adopted orphans, zombies, their end, and the mark by which others know the kernel's."""
+"""The tree of processes below this process: adopted orphans, zombies, their end, and the mark of the kernel's processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def initialize_tree() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parents end (Linux)."""
+    """Become the parent of all orphaned descendants (Linux)."""
     global _adopts  # noqa: PLW0603 - one tree a process
     if platform.PLATFORM.adopts_orphans:
         with suppress(OSError, AttributeError):
@@ -58,7 +58,8 @@ def adopt_orphans() -> None:
 
 @contextmanager
 def leave_orphans() -> Iterator[None]:
-    """Let orphans go to the process above this one that adopts them, within the block; forks of this process adopt none."""
+    """Leave orphans to the next adopting process above, within the block; forks of this process adopt none."""
+    # prctl(2): a fork does not inherit the setting, so only this process sets it again.
     own_pid = os.getpid()
     if _adopts:
         prctl(_ADOPT, 0)
@@ -70,10 +71,10 @@ def leave_orphans() -> Iterator[None]:
 
 
 def fork_orphan() -> int:
-    """Fork a process that is no child of this one, but an orphan at once; return its id, and 0 in it.
+    """Fork an orphan: a process whose parent has ended; return its id, and 0 in the orphan.
 
     Raises:
-        OSError: it cannot be forked.
+        OSError: the system can fork no process.
     """
     own_pid = os.getpid()
     out, into = os.pipe()
@@ -85,6 +86,7 @@ def fork_orphan() -> int:
             return 0
         with suppress(ChildProcessError):  # user code may have the system forget its children
             os.waitpid(middle, 0)
+        # The middle process has ended, so its answer is there or never comes; the orphan holds the pipe open too.
         os.set_blocking(out, False)
         return int(os.read(out, _NUMBER_BYTES))
     except OSError:  # also where nothing can be read, since the second fork failed
@@ -97,15 +99,16 @@ def fork_orphan() -> int:
 
 
 def has_descendants() -> bool:
-    """Return whether a process lives that this one started; True where the system cannot say it quickly."""
+    """Return whether this process has a living descendant; True where the system cannot tell quickly."""
     return not _adopts or has_children()
 
 
 def has_children() -> bool:
-    """Return whether there is any child of the user's code, zombies included; by one system call unless there are our own."""
+    """Return whether user code has a child, zombies included: one system call, unless there are ``own_children``."""
     if own_children:
         return any(child not in own_children for child in list_children())
     try:
+        # WNOWAIT leaves a zombie to user code, which may wait for it.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
@@ -115,9 +118,9 @@ def has_children() -> bool:
 
 
 def reap_adopted() -> None:
-    """Reap adopted children that have ended, unless they may be children of user code, which waits for them itself.
+    """Reap ended adopted children, except possible children of user code, which waits for them itself.
 
-    Children of this process are in its session or lead their own. Adopted ones of that kind stay zombies until the kernel ends.
+    Children of this process are in its session or lead their own. Adopted ones of this kind stay zombies until the kernel ends.
     """
     if not platform.PLATFORM.adopts_orphans:
         return
@@ -133,13 +136,13 @@ def reap_adopted() -> None:
 
 
 def kill_marked(name: str, mark: str) -> None:
-    """Kill every process but this one, and ``own_children``, that carries a mark in its environment."""
+    """Kill every process with a mark in its environment, except this process and ``own_children``."""
     entry = f"{name}={mark}".encode()
     proc.kill_rounds(lambda table: [pid for pid in table if proc.has_variable(pid, entry)], spared=own_children)
 
 
 def kill_group(group: int) -> None:
-    """Kill a command's process group, and its root processes by sudo if the user has that."""
+    """Kill a command's process group, and its root processes by sudo if the user may use sudo."""
     with suppress(OSError):
         platform.signal_group(group, platform.ENDING_SIGNALS[-1])
     if _by_sudo and any(_is_another_users(pid) for pid, status in proc.read_processes().items() if status.group == group):
@@ -150,7 +153,7 @@ def kill_group(group: int) -> None:
 
 
 def _is_another_users(pid: int) -> bool:
-    """Return whether a living process is another user's."""
+    """Return whether a process lives and belongs to another user."""
     try:
         status = proc.read_status(pid)
         return status is not None and not status.has_ended and (proc.PROC / str(pid)).stat().st_uid != os.getuid()
@@ -159,7 +162,7 @@ def _is_another_users(pid: int) -> bool:
 
 
 def kill_descendants() -> None:
-    """Kill all processes that this kernel started: by process group, descent and mark."""
+    """Kill all processes of this kernel: by process group, descent and mark."""
     if not has_descendants():
         return
     for group in tuple(running_groups):
@@ -171,9 +174,9 @@ def kill_descendants() -> None:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a child of this process that leads a session, and all processes that it started.
+    """Kill a child of this process, the leader of a session, and all its descendants.
 
-    The child is stopped meanwhile, so that no process gets another parent; orphans are found by the session.
+    The child is stopped meanwhile, so its children keep their parent. Orphans are found by the session.
     """
     with suppress(OSError):
         os.kill(pid, signal.SIGSTOP)
@@ -183,7 +186,7 @@ def kill_tree(pid: int) -> None:
 
 
 def list_children(pid: int | None = None) -> list[int]:
-    """Return the children of all threads of a process, by default this one; nothing where the system does not list them."""
+    """Return the children of all threads of a process, by default this process; nothing where the system does not list them."""
     pids: list[int] = []
     for listing in proc.PROC.glob(f"{pid or 'self'}/task/*/children"):
         with suppress(OSError):
@@ -192,15 +195,16 @@ def list_children(pid: int | None = None) -> list[int]:
 
 
 def replace_mark(mark: str) -> None:
-    """Replace the mark in this process's first environment, where others read it, by another one of the same length.
+    """Replace the mark in this process's first environment, read by other processes, by a mark of the same length.
 
-    A fork has the first environment of its original until then. Nothing happens in a process that began without any mark.
+    A fork has the first environment of its original until then. Nothing happens in a process that began without a mark.
     """
     replace_first_value(KERNEL_MARK_VARIABLE, mark)
 
 
 def replace_first_value(name: str, text: str) -> None:
-    """Replace a variable of the first environment by ASCII text of the same length; nothing happens without such a variable."""
+    """Replace a variable of the first environment by ASCII text of the same length; do nothing without such a variable."""
+    # ``/proc/PID/environ`` shows the memory from exec(2), which ``os.environ`` never changes: so that memory is written.
     prefix = f"{name}=".encode()
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()

@@ -1,4 +1,4 @@
-"""The diagnosis of a failed cell from its outputs, its exit code and the end of its kernel.
+"""The diagnosis of a failed cell from outputs, exit code and the end of the kernel.
 
 Tables have the explanations: the cause and hints for each exception, end of a kernel and exit code.
 """
@@ -26,7 +26,7 @@ from kernelexec.rules.diagnosis.traceback_lines import (
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The cause of a failure, hints, and whether the same cell may succeed when it is run again unchanged."""
+    """The cause of a failure, hints, and whether the same cell may succeed in a second run."""
 
     cause: str | None = None
     hints: tuple[str, ...] = ()
@@ -222,14 +222,15 @@ def diagnose(
     other_python: str = "",
     loss: str = "",
 ) -> Diagnosis | None:
-    """Return the diagnosis of a failed cell; None for one that did not fail. Lines count from the start of the source.
+    """Return the diagnosis of a failed cell; None for other cells. Lines count from the start of the source.
 
-    ``cause`` is the cause of the kernel's end during this cell, not before it. ``limit`` is the exceeded memory limit as
-    text, if known; ``networked`` says whether the cell had a network; ``other_python`` is the path of an interpreter that
-    has the missing module; ``loss`` says that an undefined name was lost before, and how.
+    ``cause`` is the cause of the kernel's end during this cell, not before. ``limit`` is the exceeded memory limit as text, if
+    known, ``networked`` whether the cell had a network, ``other_python`` the path of an interpreter with the missing module.
+    ``loss`` describes the earlier loss of an undefined name.
     """
     if status != "error":
         return None
+    # Order: the end of the kernel explains every exception before it, and a timeout the KeyboardInterrupt that follows it.
     all_outputs = tuple(outputs)
     error = last_error(all_outputs)
     cell = CellSource(source)
@@ -263,7 +264,7 @@ def diagnose(
 
 
 def find_undefined_name(error: Error | None) -> str:
-    """Return the name that an exception says is not defined; empty for any other exception."""
+    """Return the undefined name of a NameError; empty for any other exception."""
     match = _UNDEFINED.match(error.evalue) if error is not None and error.ename == "NameError" else None
     return match[1] if match else ""
 
@@ -305,7 +306,7 @@ def _explain_message(message: str) -> Explanation | None:
 
 
 def _explain_missing_module(kind: str, message: str, missing: re.Match[str], *, networked: bool) -> Diagnosis:
-    """Explain a missing module: its package and how to install it, or that its parent has no such submodule."""
+    """Explain a missing module by its package and the installation, or by a parent without such a submodule."""
     module = missing[1]
     if "." in module:
         return _explain_missing_submodule(kind, message, module, is_package=missing[2] is None)
@@ -320,7 +321,7 @@ def _explain_missing_module(kind: str, message: str, missing: re.Match[str], *, 
 
 
 def _explain_missing_submodule(kind: str, message: str, module: str, *, is_package: bool) -> Diagnosis:
-    """Explain a missing submodule of a module that Python has found, or of another one with the same name."""
+    """Explain a missing submodule of a present module, or of another module with the same name."""
     parent, _, submodule = module.rpartition(".")
     top = module.partition(".")[0]
     elsewhere = f", in another version of {parent}, or in a package of its own" if top not in sys.stdlib_module_names else ""
@@ -353,7 +354,7 @@ def _explain_command(exit_code: int | None, outputs: tuple[Output, ...], *, netw
 
 
 def _explain_installation(outputs: tuple[Output, ...], *, networked: bool) -> Explanation | None:
-    """Return the explanation of the output of pip or uv if the source of packages, or ``--user``, is the cause."""
+    """Return the explanation of pip's or uv's output if the source of packages, or ``--user``, is the cause."""
     text = "".join(output.text for output in outputs if isinstance(output, Stream))[-_STDERR_CHARS:]
     if USER_INSTALL in text:
         return NO_USER_INSTALL
@@ -363,13 +364,13 @@ def _explain_installation(outputs: tuple[Output, ...], *, networked: bool) -> Ex
 
 
 def _is_script(error: Error, installation: Explanation | None) -> bool:
-    """Return whether the exception only reports the failure of a ``%%bash`` or ``%%sh`` cell, or of a failed installation."""
+    """Return whether the exception only reports a failed ``%%bash`` or ``%%sh`` cell, or a failed installation."""
     is_script = installation is not None or any("run_cell_magic(" in entry for entry in error.traceback)
     return is_script and error.ename == "CalledProcessError"
 
 
 def _error_message(error: Error) -> str:
-    """Return an exception's message; for a group the last line of its traceback, which names its exceptions too."""
+    """Return an exception's message; for a group the last line of the traceback, which names the group's exceptions too."""
     if not error.ename:  # some kernels know only that a cell failed, and an exit code
         return f"The cell failed: {error.evalue or 'it did not say why'}."
     last = error.traceback[-1].removeprefix(f"{error.ename}: ") if group_traceback(error) else ""

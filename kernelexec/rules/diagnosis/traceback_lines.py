@@ -1,7 +1,7 @@
 """The lines of the user's own cells in a traceback.
 
-IPython transforms a cell to Python before it runs, and tracebacks show the transformed lines: a ``CellSource`` maps them to
-the cell's own.
+IPython transforms a cell to Python before the run, and tracebacks show the transformed lines. A ``CellSource`` maps these to
+the cell's own lines.
 """
 
 from __future__ import annotations
@@ -60,19 +60,20 @@ def group_traceback(error: Error) -> str:
 
 
 def is_outside_cell(error: Error, source: CellSource) -> bool:
-    """Return whether a syntax error is in other code than the cell itself."""
+    """Return whether a syntax error is in code outside of the cell."""
     entries = [strip_ansi(entry) for entry in error.traceback]
     others = any(map(_OTHER_FILE.search, entries)) and not _TOKENS.match(entries[0])
     return others and _magic_syntax_line(entries, source) is None
 
 
 def last_line(error: Error | None, source: CellSource) -> CellLine | None:
-    """Return the last line that ran of the cell itself, the newest of all cells in the traceback."""
+    """Return the last executed line of the failed cell, the newest cell in the traceback."""
     if error is None:
         return None
     entries = [strip_ansi(entry) for entry in error.traceback]
     if error.ename in SYNTAX:
         return _magic_syntax_line(entries, source) or _syntax_line(entries, source)
+    # Lines with a text as in the source first: a number alone may count the lines of a magic's code.
     frames = [(frame, shown) for frame, own, shown in _frames(_trace(error), source) if own]
     shown = [frame for frame, is_shown in frames if is_shown]
     if frames:
@@ -92,7 +93,8 @@ def _trace(error: Error) -> str:
 
 
 def _frames(trace: str, source: CellSource) -> list[tuple[CellLine, bool, bool]]:
-    """Return the lines of cells in a traceback; for each, whether it is of the newest cell, and whether its text matches."""
+    """Return the lines of cells in a traceback, each with whether its cell is the newest and whether its text matches."""
+    # A cell can forge a traceback: `line_of` checks each number, and a text is searched up to the next frame only.
     matches = list(_FRAME.finditer(trace))
     newest = max((int(frame["cell"]) for frame in matches if frame["cell"]), default=0)
     ends = [frame.start() for frame in matches[1:]] + [len(trace)]
@@ -124,14 +126,14 @@ def _syntax_line(entries: list[str], source: CellSource) -> CellLine | None:
 
 
 def _magic_syntax_line(entries: list[str], source: CellSource) -> CellLine | None:
-    """Return the line that a cell magic could not compile."""
+    """Return the line with the syntax error in the code of a cell magic."""
     match = _UNNAMED_SYNTAX.search(entries[-1]) if entries and source.has_magic else None
     line, shown = source.line_of(CellLine(0, int(match[1]), match[2].strip())) if match else (None, False)
     return line if shown else None
 
 
 def _magic_line(error: Error, source: CellSource) -> CellLine | None:
-    """Return the line of a magic that the traceback does not show itself: an unknown magic, or ``%run``."""
+    """Return the line of a magic missing in the traceback: an unknown magic, or ``%run``."""
     if error.ename == "UsageError":
         match = _NO_MAGIC.search(error.evalue)
         return source.only_line(match[1] or match[2]) if match else None
@@ -139,7 +141,7 @@ def _magic_line(error: Error, source: CellSource) -> CellLine | None:
 
 
 def _last_line_of_group(trace: str, source: CellSource) -> CellLine | None:
-    """Return the last line in Python's own traceback; for a group, that of its first exception with a line in the cell."""
+    """Return the last line in Python's own traceback; for a group, of the first exception with a line in the cell."""
     tree = NEXT_TREE.split(trace)[-1]
     frames = [
         frame
@@ -156,9 +158,9 @@ def _last_line_of_group(trace: str, source: CellSource) -> CellLine | None:
 
 
 class CellSource:
-    """The source of a cell, with the mapping of transformed lines to its own.
+    """The source of a cell, with the mapping of transformed lines to source lines.
 
-    IPython drops blank lines at the start, also after a cell magic; it counts the lines of a magic's code separately.
+    IPython drops blank lines at the start, also after a cell magic, and counts the lines of a magic's code separately.
     """
 
     def __init__(self, text: str) -> None:
@@ -177,11 +179,12 @@ class CellSource:
 
     @property
     def has_magic(self) -> bool:
-        """Whether it begins with a cell magic."""
+        """Whether the cell begins with a cell magic."""
         return bool(self._magics)
 
     def line_of(self, frame: CellLine) -> tuple[CellLine, bool]:
-        """Return a line of the cell with its own number and text, and whether it matches the traceback."""
+        """Return a line of the cell with the source's number and text, and whether the text matches the traceback."""
+        # Two counts: of transformed lines, where a continued line of IPython's syntax is a single one, and of source lines.
         text = None if (frame.text or "").startswith(_NO_SOURCE) else frame.text
         frame = replace(frame, text=text)
         magic = _MADE_OF_MAGIC.search(text or "")
@@ -197,9 +200,9 @@ class CellSource:
         return self._with_number(frame, plain), False
 
     def function_in(self, file: str, function: str | None) -> str | None:
-        """Return the function of a frame in code that a cell magic ran; an empty string outside of functions.
+        """Return the function of a frame in code run by a cell magic; an empty string outside of functions.
 
-        Return None for other frames, including those of functions of earlier cells, as far as the names show.
+        Return None for other frames, including frames of functions of earlier cells, as far as the names show.
         """
         if self._files.fullmatch(file) is None:
             return None
@@ -210,7 +213,7 @@ class CellSource:
         return name if not name or name.startswith("<") or outermost in self._defined else None
 
     def only_line(self, beginning: str) -> CellLine | None:
-        """Return the only line that starts with a text, or assigns such an expression; None if there are several."""
+        """Return the only line starting with a text, or assigning such an expression; None if there are several, or none."""
         begins = re.compile(rf"(?:\w[\w, ]*=\s*)?{re.escape(beginning)}(?!\w)")
         numbers = [number for number, line in enumerate(self._stripped, 1) if begins.match(line)]
         return CellLine(0, numbers[0], self._stripped[numbers[0] - 1]) if len(numbers) == 1 else None
@@ -220,7 +223,7 @@ class CellSource:
         return replace(frame, line=number, text=self._stripped[number - 1] if is_in_cell else frame.text)
 
     def _may_come_from(self, text: str | None, number: int) -> bool:
-        """Return whether the text in a traceback may come from a line."""
+        """Return whether a line may be the source of a text in a traceback."""
         line = self._stripped[number - 1]
         if text is None or line == text:
             return True
@@ -236,7 +239,7 @@ class CellSource:
         return start
 
     def _line_numbers(self) -> list[int]:
-        """Return the numbers of the lines that are lines of the transformed cell."""
+        """Return the numbers of the source lines at the beginning of each transformed line."""
         numbers, goes_on = list[int](), False
         for number, line in enumerate(self._lines[self._start :], self._start + 1):
             if not goes_on:

@@ -1,6 +1,6 @@
-"""Rules for cells, which prevent accidents: they see only the text of a cell, so code can evade them on purpose.
+"""Rules for cells against accidents: rules see only the text of a cell, so code can evade them on purpose.
 
-The protection against such code is the container, or the confinement of a local kernel.
+The protection against evasive code is the container, or the confinement of a local kernel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The check of shell commands by rules: dangerous classes first, then the allow list, then the block list.
 
-Commands are matched by the words that a program would get, not by text: ``echo dd`` prints. The dangerous classes, refused
-whatever else is allowed, are those of MassGen's and AG2's sanitisers; in sudo mode the four that change users and permissions
-are allowed.
+Commands are matched by the words received by a program, not by text: ``echo dd`` prints. The dangerous classes, refused
+whatever else is allowed, come from MassGen's and AG2's sanitisers. Sudo mode allows the four classes that change users and
+permissions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RECURSIVE = frozenset("rR")
 
 @dataclass(frozen=True, slots=True)
 class CommandCheck:
-    """Checks commands by the rules of one session, which have the same names there."""
+    """A check of commands by the rules of a session. The fields are those of ``CommandRules``."""
 
     allowed: tuple[re.Pattern[str], ...]
     blocked: tuple[re.Pattern[str], ...]
@@ -48,11 +48,11 @@ class CommandCheck:
         return self._check_script(text, lambda: read(text))
 
     def check_words(self, words: Sequence[str]) -> Refusal | None:
-        """Return the refusal of a program with these words, or None if it may be started."""
+        """Return the refusal of a program with these words, or None if the program may start."""
         return self._check_script(" ".join(words), lambda: Script((Command(tuple(words)),)))
 
     def check_python(self, source: str) -> Refusal | None:
-        """Return the refusal of Python code for the commands that it starts by literal words, or None if it may run."""
+        """Return the refusal of Python code for commands started by literal words, or None if the code may run."""
         return self._check_script(source, lambda: script_of_python(source))
 
     def _check_script(self, text: str, script: Callable[[], Script]) -> Refusal | None:
@@ -69,6 +69,7 @@ class CommandCheck:
         text = shorten_command(words or f"> {' '.join(command.writes)}")
         if self.dangers and (danger := find_danger(command, sudo=self.sudo)) is not None:
             return Refusal(danger.name, text, f"It is dangerous: {danger.description}", _OTHERWISE)
+        # After the dangers, which may be certain by other words than the program's, such as a disk that is written to.
         if UNKNOWN in name or GLOB & set(name):
             return Refusal("unknown-command", text, "Its program is not literal, so the rules do not know it", PLAINLY)
         if self.match == "command" and command.words and not command.is_bomb:
@@ -90,7 +91,7 @@ class CommandCheck:
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """A class of commands, by its rule's name; ``by_sudo`` says that sudo mode lifts it."""
+    """A class of dangerous commands, with the name of its rule; ``is_allowed_with_sudo``: sudo mode lifts the rule."""
 
     name: str
     description: str
@@ -122,14 +123,14 @@ def _removes_all(command: Command) -> bool:
 
 
 def _split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the options and the other words of a command; behind ``--`` no word is an option."""
+    """Return the options and the other words of a command; all words after ``--`` are others."""
     end = words.index("--") if "--" in words else len(words)
     options = [word for word in words[:end] if word.startswith("-") and word != "-"]
     return options, [word for word in words[:end] if word not in options] + list(words[end + 1 :])
 
 
 def _is_everything(path: str) -> bool:
-    """Tell whether a path is the root, a directory of the system, a home, or all the content of one of them."""
+    """Return whether a path is the root, a directory of the system, a home, or all content of such a directory."""
     if path in ("~", "~/", "~/*", "~/.*", "~root", "~/.", "~/.."):
         return True
     if not path.startswith("/"):

@@ -11,7 +11,7 @@ from kernelexec.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A cell to be run, as it was sent or as the previous validator rewrote it."""
+    """A proposed cell, as sent or as rewritten by the previous validator."""
 
     session: str
     kind: Literal["code", "command"]
@@ -21,7 +21,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """The decision to allow a cell: the next validator decides, then the rules. None means the same."""
+    """The decision to allow a cell: the next validator decides, then the rules. None has the same meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ Approver = Callable[[ApprovalRequest], ApproverAnswer | Awaitable[ApproverAnswer
 
 
 def check_callables(validators: object, approver: object, on_input: object = None) -> tuple[Validator, ...]:
-    """Return the validators; raise ``InvalidRequest`` if one of the functions is not callable."""
+    """Return the validators; raise ``InvalidRequest`` if any function is not callable."""
     functions = tuple(validators) if isinstance(validators, list | tuple) else None
     if functions is None or not all(map(callable, functions)):
         raise InvalidRequest(f"validators={validators!r:.200}: must be a list of functions of one proposal.")

@@ -1,6 +1,6 @@
 """Shell commands in the IPython syntax of a cell, found without IPython, whose import takes half a second.
 
-Values that a magic's line interpolates (``{x}``) are unknown. A line in a string that looks like a magic is judged as one.
+Values interpolated into a magic's line (``{x}``) are unknown. A line of a string in the form of a magic is judged as a magic.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CellParts:
 
 
 def may_run_commands(source: str) -> bool:
-    """Tell whether a cell holds any sign of a command; most hold none and need no parsing."""
+    """Return whether a cell has any sign of a command; most cells have none and need no parsing."""
     return _SIGN.search(source) is not None or _WITHOUT_SIGN.match(source) is not None
 
 

@@ -34,7 +34,7 @@ class Policy:
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Return the judge by the rules of a configuration."""
+        """Return the rules of a configuration."""
         return cls(CommandRules.from_config(config), CodeRules.from_config(config))
 
     def check(self, cell: Cell) -> Refusal | None:
@@ -47,12 +47,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class CommandRules:
-    """The rules for the commands of one session.
+    """The rules for the commands of a session.
 
-    ``allowed`` and ``blocked`` are regular expressions, matched from the beginning of each simple command, with its words as a
-    shell would give them, one blank between. ``match`` says where: on each ``command``, or at the ``prefix`` of the whole text
-    only, as MassGen does. A wrapper of another command (``env``, ``timeout``, ``sh -c``) need not be allowed itself. In
-    ``sudo`` mode commands that change users and permissions are not dangerous.
+    ``allowed`` and ``blocked`` are regular expressions, matched from the beginning of each simple command, with the words as
+    expanded by a shell and a single blank between. ``match`` is the place: each ``command``, or the ``prefix`` of the whole
+    text only, as in MassGen. A wrapper of another command (``env``, ``timeout``, ``sh -c``) need not be allowed itself. In
+    ``sudo`` mode commands to change users and permissions are not dangerous.
     """
 
     allowed: tuple[re.Pattern[str], ...] = ()
@@ -69,7 +69,7 @@ class CommandRules:
 
     @property
     def has_rules(self) -> bool:
-        """Tell whether there is any rule."""
+        """Whether there is any rule."""
         return self.dangers or bool(self.allowed or self.blocked)
 
     def check(self, text: str) -> Refusal | None:
@@ -77,7 +77,7 @@ class CommandRules:
         return self._open_check().check_text(text) if self.has_rules else None
 
     def check_cell(self, cell: Cell) -> Refusal | None:
-        """Return the refusal of a cell for the commands that are visible in it, or None if it may run."""
+        """Return the refusal of a cell for its visible commands, or None if it may run."""
         if not self.has_rules:
             return None
         match cell:
@@ -92,11 +92,11 @@ class CommandRules:
         return None
 
     def check_words(self, words: Sequence[str]) -> Refusal | None:
-        """Return the refusal of a program with these words, or None if it may be started."""
+        """Return the refusal of a program with these words, or None if the program may start."""
         return self._open_check().check_words(words) if self.has_rules else None
 
     def check_python(self, source: str) -> Refusal | None:
-        """Return the refusal of Python code for the commands that it starts by literal words, or None if it may run."""
+        """Return the refusal of Python code for commands started by literal words, or None if the code may run."""
         return self._open_check().check_python(source) if self.has_rules else None
 
     def _open_check(self) -> CommandCheck:
@@ -107,7 +107,7 @@ class CommandRules:
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
-    """Modules, by their first name, that may not be imported, and names of built-in functions that may not be used."""
+    """The rules for Python code: forbidden modules, by their first name, and forbidden names of built-in functions."""
 
     modules: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
@@ -121,7 +121,7 @@ class CodeRules:
 
     @property
     def has_rules(self) -> bool:
-        """Tell whether there is any rule."""
+        """Whether there is any rule."""
         return bool(self.modules or self.names)
 
     def check(self, source: str) -> Refusal | None:
@@ -132,6 +132,7 @@ class CodeRules:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError) as exc:
             return Refusal("unread", shorten_command(source), f"It is not understood as Python: {exc}", "Correct the syntax.")
+        # Names that the cell defines itself are not the built-in functions of these names.
         defined_names = {
             node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         }

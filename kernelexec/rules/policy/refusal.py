@@ -1,4 +1,4 @@
-"""The refusal of a cell or command, with the rule that it breaks."""
+"""The refusal of a cell or command, with the broken rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refusal:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Return the refusal as the diagnosis of a result."""
+        """The refusal as the diagnosis of a result."""
         return Diagnosis("refused", str(self), line_text=self.command, cause=f"rule {self.rule!r}", hints=(self.alternative,))
 
 

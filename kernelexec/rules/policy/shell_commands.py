@@ -1,4 +1,4 @@
-"""The commands that other commands start: behind ``env`` or ``xargs``, in ``sh -c``, ``find -exec`` or Python, at any depth."""
+"""Commands started by other commands: behind ``env`` or ``xargs``, in ``sh -c``, ``find -exec`` or Python, also nested."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def name_of(command: Command) -> str:
 
 
 def nested_commands(script: Script, depth: int = 0) -> Iterator[tuple[Command, bool]]:
-    """Yield each command of a script, also those within others, and whether it only starts another.
+    """Yield each command of a script, nested commands included, and whether the command only starts another.
 
     Raises:
-        UnparsableScript: The text that a shell is to run is not literal.
+        UnparsableScript: The text for a shell is not literal, or the commands are nested too deeply.
     """
     if depth > _DEPTH_MAX:
         raise UnparsableScript("commands stand too deep in each other")
@@ -64,10 +64,10 @@ def nested_commands(script: Script, depth: int = 0) -> Iterator[tuple[Command, b
 
 
 def script_of_python(source: str) -> Script:
-    """Return the commands that a Python text starts by literal words; others are judged when they start.
+    """Return the commands started by literal words in a Python text; all others are judged at their start.
 
     Raises:
-        UnparsableScript: A command that it runs cannot be read.
+        UnparsableScript: The text of a command cannot be read.
     """
     try:
         tree = ast.parse(source)
@@ -129,7 +129,7 @@ def option_value(words: Sequence[str], letter: str, *names: str) -> str | None:
 
 
 def _within(command: Command) -> Script | None:
-    """Return the commands that a command starts, or None where it starts no other."""
+    """Return the commands started by a command, or None for a command that starts none."""
     name, words = name_of(command), command.words[1:]
     if _RESERVED.fullmatch(name):
         message = f"it is not clear what {name!r} means"
@@ -149,6 +149,7 @@ def _of_wrapper(command: Command, wrapper: frozenset[str]) -> Script | None:
     rest = skip_options(command.words[1:], wrapper)["1" in wrapper :]
     if "[run]" in wrapper:
         rest = skip_options(rest[1:], wrapper) if rest[:1] == ("run",) else ()
+    # Assignments before the command, as behind `env` and `sudo`.
     while rest and "=" in rest[0] and rest[0].split("=")[0].isidentifier():
         rest = rest[1:]
     return Script((replace(command, words=tuple(rest), writes=(), appends=()),)) if rest else None

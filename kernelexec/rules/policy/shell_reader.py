@@ -1,7 +1,7 @@
 """The simple commands of a bash script, by the grammar of tree-sitter.
 
 A script is read, not interpreted: the commands of all branches, loops and functions count, and only their literal text. A
-variable has the literal that the script assigned to it last, an output the literal that ``echo`` prints; all else is unknown.
+variable has the last assigned literal, an output the literal printed by ``echo`` and a few others. All else is unknown.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _SUBSTITUTION, _ESCAPED_BACKQUOTE = re.compile(rb"\\.|\$\(|`|[<>]\(", re.DOTALL)
 
 
 class UnparsableScript(Exception):
-    """A script is not in the language of bash, or a part of it is not literal where only literal text can be judged."""
+    """A script outside of the language of bash, or without literal text where only such text can be judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A simple command: its words after expansion, the files that redirections write, and the text of its standard input.
+    """A simple command: the words after expansion, the files written by redirections, and the text of the standard input.
 
-    ``stdin`` is None where the script gives it none; ``appends`` are the files that are written to but not emptied.
-    ``is_bomb`` marks a function, by its name, that starts itself again without end.
+    ``stdin`` is None without an input from the script; ``appends`` are the files written without being emptied.
+    ``is_bomb`` marks a function, by its name, for starting itself again without end.
     """
 
     words: tuple[str, ...]
@@ -77,7 +77,7 @@ class Script:
 
 @dataclass(slots=True)
 class _Draft:
-    """A command to which redirections of a statement around it may still add."""
+    """An unfinished command: redirections of an enclosing statement may still add to its fields."""
 
     stdin: str | None = None
     words: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ def read(text: str) -> Script:
     """Return the commands of a script.
 
     Raises:
-        UnparsableScript: It is not in the language of bash, or it is not clear which commands it holds.
+        UnparsableScript: The text is not in the language of bash, or its commands are not clear.
     """
     source = _BEFORE_COMMAND.sub(lambda match: match["before"] + " " * len(match["prefix"]), text).encode("utf-8", "replace")
     root = _parser().parse(source).root_node
@@ -119,7 +119,7 @@ def text_of(node: Node) -> str:
 
 
 def _nodes_of(root: Node) -> Iterator[Node]:
-    """Yield a node and all that are in it, in the order of the script."""
+    """Yield a node and all nodes within, in the order of the script."""
     nodes = [root]
     while nodes:
         yield (node := nodes.pop())
@@ -131,10 +131,10 @@ def _kinds(nodes: Iterable[Node]) -> set[str]:
 
 
 def _check_substitutions(source: bytes, nodes: Iterable[Node]) -> None:
-    """Check that the grammar saw all substitutions of a script, since it misses some.
+    """Check for substitutions missed by the grammar.
 
     Raises:
-        UnparsableScript: One is left, or has others within its backquotes.
+        UnparsableScript: A substitution was missed, or is nested within backquotes.
     """
     rest = bytearray(source)  # in which all that is understood is blanked out
     for node in nodes:
@@ -154,22 +154,23 @@ def _check_substitutions(source: bytes, nodes: Iterable[Node]) -> None:
 
 
 def _is_literal_document(redirect: Node) -> bool:
-    """Tell whether nothing is expanded in a here-document."""
+    """Return whether nothing is expanded in a here-document."""
     return any(child.type == "heredoc_start" and set(text_of(child)) & set("'\"\\") for child in redirect.children)
 
 
 class _Reader:
-    """The reader of one script: its commands, and the newest literals of its variables, in the order of the text."""
+    """The reader of a script: collects commands, and the newest literals of variables, in the order of the text."""
 
     def __init__(self, source: bytes) -> None:
         self._source = source
         self._drafts: list[_Draft] = []
+        # By node: the commands of a substitution are recorded once, however often its text is asked for.
         self._outputs: dict[int, str] = {}
         self._values = {"HOME": "~"}
         self._repeated_bytes = 0
 
     def read(self, root: Node, substitutions: Iterable[Node]) -> tuple[Command, ...]:
-        """Return the commands of a script, also those of substitutions that are not part of a command's words."""
+        """Return the commands of a script, also of substitutions outside of a command's words."""
         self._walk(root, None)
         for node in substitutions:
             self._output_of(node)
@@ -180,7 +181,7 @@ class _Reader:
         )
 
     def _walk(self, node: Node, stdin: str | None) -> str:
-        """Record the commands of a part of the script, and return its output, in which what is not literal is unknown."""
+        """Record the commands of a part of the script, and return its output, ``UNKNOWN`` where not literal."""
         match node.type:
             case "command" | "declaration_command" | "unset_command":
                 self._drafts.append(self._command(node, stdin))
@@ -200,7 +201,7 @@ class _Reader:
                 return output if kind in _SEQUENCES else output and UNKNOWN
 
     def _repeat(self, loop: Node, stdin: str | None) -> str:
-        """Walk through a loop once for each of its values, as far as that is not too much."""
+        """Walk through a loop once for each value, up to ``_REPEATED_BYTES`` of the script in all loops."""
         values = [word for value in loop.children_by_field_name("value") for word in self._fields(value)] or [UNKNOWN]
         output = ""
         if (body := loop.child_by_field_name("body")) is not None:
@@ -213,7 +214,7 @@ class _Reader:
         return output and UNKNOWN
 
     def _assign(self, node: Node) -> str:
-        """Note the value of a variable, and return the output of that, which is none."""
+        """Note the value of a variable, and return the empty output of the assignment."""
         name, value = _named(node, "name"), node.child_by_field_name("value")
         before = self._values.get(name, "") if "+=" in _kinds(node.children) else ""
         self._keep(name, before + ("" if value is None else self._text(value, quoted=True)))
@@ -223,7 +224,7 @@ class _Reader:
         self._values[name] = value if len(value) <= _VALUE_CHARS else UNKNOWN
 
     def _output_of(self, substitution: Node) -> str:
-        """Record the commands of a substitution, and return the text that replaces it."""
+        """Record the commands of a substitution, and return the substituted text."""
         if substitution.id not in self._outputs:
             self._outputs[substitution.id] = self._walk(substitution, None).rstrip("\n")
         return self._outputs[substitution.id]
@@ -241,7 +242,7 @@ class _Reader:
         return draft
 
     def _redirected(self, node: Node, stdin: str | None) -> str:
-        """Walk through a statement with redirections, which belong to its last command or to a whole block."""
+        """Walk through a statement with redirections, for its last command or for a whole block."""
         if node.type == "function_definition":
             stdin = UNKNOWN
             if _is_fork_bomb(name := _named(node, "name"), node):
@@ -267,7 +268,7 @@ class _Reader:
         return output
 
     def _redirect(self, node: Node, draft: _Draft) -> None:
-        """Note a redirection of a command, and the words of the command that the grammar takes for parts of it."""
+        """Note a redirection of a command, and words of the command that the grammar takes for parts of the redirection."""
         parts, operators = [child for child in node.named_children if child.type != "file_descriptor"], _kinds(node.children)
         others = parts[1:]
         match node.type:
@@ -285,12 +286,12 @@ class _Reader:
         draft.words += [word for part in others for word in self._fields(part)]
 
     def _fields(self, node: Node) -> list[str]:
-        """Return the fields of a word: none or several where a variable or an output is not in quotes."""
+        """Return the fields of a word: none or several for an unquoted variable or output."""
         text = self._text(node)
         return list(filter(None, text.split(_FIELD_END))) if _FIELD_END in text else [text]
 
     def _text(self, node: Node, *, quoted: bool = False) -> str:
-        """Return the text of a word, in which parts that are not literal are unknown."""
+        """Return the text of a word, with ``UNKNOWN`` for parts that are not literal."""
         match node.type:
             case "raw_string":
                 return text_of(node)[1:-1]
@@ -329,18 +330,18 @@ class _Reader:
 
 
 def _named(node: Node, part: str) -> str:
-    """Return the text of a node's part of that name."""
+    """Return the text of a named part of a node; empty if missing."""
     child = node.child_by_field_name(part)
     return "" if child is None else text_of(child)
 
 
 def _expand(text: str, *, quoted: bool) -> str:
-    """Return a text within a word: in quotes it is one field, else blanks divide it."""
+    """Return a text within a word: a single field in quotes, otherwise divided by blanks."""
     return text if quoted else _BLANK.sub(_FIELD_END, text) or _FIELD_END
 
 
 def _output(draft: _Draft) -> str:
-    """Return the output of a command, which is unknown where its words do not show it."""
+    """Return the output of a command, ``UNKNOWN`` unless shown by its words."""
     match draft.words:
         case ["echo", *rest]:
             options = rest[:1] if rest and re.fullmatch("-[neE]+", rest[0]) else []
@@ -358,7 +359,7 @@ def _output(draft: _Draft) -> str:
 
 
 def _is_fork_bomb(name: str, function: Node) -> bool:
-    """Tell whether a function calls itself in the background, or more than once at a time."""
+    """Return whether a function calls itself in the background, or more than once at a time."""
     nodes = list(_nodes_of(function))
     calls = [node.start_byte for node in nodes if node.type == "command" and _named(node, "name") == name]
     concurrent = [node for node in nodes if node.type == "pipeline"] if len(calls) > 1 else []
@@ -367,10 +368,10 @@ def _is_fork_bomb(name: str, function: Node) -> bool:
 
 
 def _document(redirect: Node) -> str:
-    """Return the text of a here-document, which is unknown where something is expanded in it.
+    """Return the text of a here-document, ``UNKNOWN`` if something is expanded within.
 
     Raises:
-        UnparsableScript: It is not clear where the text begins.
+        UnparsableScript: The beginning of the text is not clear.
     """
     parts = {child.type: child for child in redirect.children}
     start, body = parts.get("heredoc_start"), parts.get("heredoc_body")

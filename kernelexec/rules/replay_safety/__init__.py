@@ -1,4 +1,4 @@
-"""Safety of repeating a cell, as far as its text shows, and the names that it binds. Nothing is run or opened."""
+"""Safety of repeating a cell, judged by the text, and the names bound by a cell. Nothing is run or opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effects of calls and shell commands that must not happen twice: by full names, by names of methods, and by arguments."""
+"""Effects of calls and shell commands, unsafe to repeat: by full names, by names of methods, and by arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelexec.rules.policy.shell_reader import Command, UnparsableScript, read
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text; long lists are easier to read in this form."""
+    """Return the words of a text, the readable form of long lists."""
     return text.split()
 
 
@@ -107,7 +107,7 @@ _SHOWN_CHARS = 60
 
 
 def reason_against_script(text: str) -> str | None:
-    """Return the reason why a shell script is not safe to repeat, or None. A script that is not understood is not safe."""
+    """Return the reason against repeating a shell script, or None. Unparsable scripts are not safe."""
     try:
         script = read(text)
     except UnparsableScript as exc:
@@ -120,7 +120,7 @@ def reason_against_script(text: str) -> str | None:
 
 
 def reason_against_start(node: ast.Call) -> str | None:
-    """Return the reason why the program of a call is not safe to start again, or None. An unknown program is not safe."""
+    """Return the reason against starting the program of a call again, or None. Unknown programs are not safe."""
     first = node.args[0] if node.args else None
     elements = first.elts if isinstance(first, ast.List | ast.Tuple) else None
     argv = ["python" if ast.unparse(word) == "sys.executable" else constant(word) for word in elements or node.args]
@@ -149,6 +149,7 @@ def _is_repeatable(argv: Sequence[str]) -> bool:
     if name == "env":
         rest = [word for word in rest if not re.match(r"[A-Za-z_]\w*\+?=", word, re.ASCII)]
         return not rest or (not rest[0].startswith("-") and _is_repeatable(rest))
+    # A blank within a word would look like the border of two words, and so could hide an option from the patterns.
     text = " ".join(re.sub(r"\s", "_", word) for word in rest)
     pattern = _REPEATABLE.get(re.sub(r"^(python|pip)[\d.]+$", r"\1", name))
     return name in _READING or (pattern is not None and re.fullmatch(pattern, text) is not None)
@@ -184,7 +185,7 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 
 def _request(dotted: str, method: str, call: ast.Call) -> str | None:
-    """Judge HTTP requests by their arguments; on an unknown object only those that go to an address."""
+    """Judge HTTP requests by their arguments; on an unknown object only requests to a literal address."""
     verb, owner = (constant(argument(call, 0, "method")) or "").upper(), dotted.rpartition(".")[0]
     if dotted in ("urllib.request.urlopen", "urllib.request.Request"):
         other = argument(call, 9, "method")
@@ -201,7 +202,7 @@ def _request(dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _opening(dotted: str, method: str, call: ast.Call) -> str | None:
-    """Judge files that are opened to add to them or to change them in place."""
+    """Judge files opened for appending or for changes in place."""
     if dotted == "shelve.open" or dotted.startswith("dbm."):
         return f"it changes a file in place (`{dotted}`)" if constant(argument(call, 1, "flag")) != "r" else None
     is_method = method == "open" and dotted not in _OPENERS and isinstance(call.func, ast.Attribute)
@@ -215,7 +216,7 @@ def _opening(dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
-    """Judge SQL that writes or that is not literal."""
+    """Judge SQL: statements that write, and in ``execute`` statements that are not literal."""
     if method not in {*_ASKERS, "execute"} or not isinstance(call.func, ast.Attribute) or not call.args:
         return None
     query = call.args[0]
@@ -234,7 +235,7 @@ def _statement(_dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _export(_dotted: str, method: str, call: ast.Call) -> str | None:
-    """Judge tables that are appended, and objects that are deleted whole."""
+    """Judge appended tables, and objects deleted whole."""
     if method == "to_sql":
         return "it writes to a database (`.to_sql`)" if constant(argument(call, 3, "if_exists")) != "replace" else None
     if method in ("delete", "drop") and isinstance(call.func, ast.Attribute) and not call.args and not call.keywords:
@@ -249,7 +250,7 @@ def _export(_dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _moving(dotted: str, method: str, call: ast.Call) -> str | None:
-    """Judge ``rename`` and ``replace`` with one argument: on a path, or to a text that looks like one."""
+    """Judge ``rename`` and ``replace`` with a single argument: on a path, or to a text like a path."""
     if method not in ("rename", "replace") or not isinstance(call.func, ast.Attribute) or len(call.args) != 1 or call.keywords:
         return None
     target, owner = call.args[0], call.func.value
@@ -260,7 +261,7 @@ def _moving(dotted: str, method: str, call: ast.Call) -> str | None:
 
 
 def _is_path(node: ast.expr) -> bool:
-    """Tell whether an expression is visibly a path."""
+    """Return whether an expression is visibly a path."""
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Div)
     called = node.func if isinstance(node, ast.Call) else None

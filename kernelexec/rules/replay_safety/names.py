@@ -1,4 +1,4 @@
-"""Names that a cell binds, deletes and uses at its top level, and its statements that only define."""
+"""Names bound, deleted and used at the top level of a cell, and the cell's defining statements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def name_changes(source: str) -> dict[str, bool]:
-    """Return each name that a cell binds (True) or deletes (False) at its top level; the last change counts."""
+    """Return each name bound (True) or deleted (False) at the top level of a cell; the last change counts."""
     tree = _tree(source)
     try:
         return dict(_changes_in(tree)) if tree is not None else {}
@@ -24,14 +24,14 @@ def name_changes(source: str) -> dict[str, bool]:
 
 
 def used_names(source: str) -> frozenset[str]:
-    """Return the names that a cell reads, also within its functions."""
+    """Return the names read by a cell, also within its functions."""
     tree = _tree(source)
     nodes = ast.walk(tree) if tree is not None else ()
     return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store))
 
 
 def free_names(function: Function) -> frozenset[str]:
-    """Return the names that a function reads and does not bind, and its attributes with a dot before them."""
+    """Return the names read but not bound by a function, and the attributes used there with a leading dot."""
     nodes = list(ast.walk(function))
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -40,7 +40,7 @@ def free_names(function: Function) -> frozenset[str]:
 
 
 def definitions(source: str) -> tuple[str, frozenset[str]]:
-    """Return the imports, functions and classes of a cell as a cell of their own, and the names that they bind."""
+    """Return the imports, functions and classes of a cell as a separate cell, and the names bound by them."""
     tree = _tree(source)
     statements = [node for node in tree.body if isinstance(node, _DEFINING)] if tree is not None else []
     try:
@@ -51,7 +51,7 @@ def definitions(source: str) -> tuple[str, frozenset[str]]:
 
 @lru_cache(maxsize=4)
 def parse_cell(source: str) -> ast.Module | None:
-    """Return the syntax tree of a cell, with magics turned into calls as IPython does it, or None."""
+    """Return the syntax tree of a cell, with magics turned into calls as in IPython, or None."""
     from IPython.core.inputtransformer2 import TransformerManager  # noqa: PLC0415 - half a second, needed by replays only
 
     try:
@@ -61,12 +61,12 @@ def parse_cell(source: str) -> ast.Module | None:
 
 
 def _tree(source: str) -> ast.Module | None:
-    """Return the tree of a cell without the magics that only measure it."""
+    """Return the tree of a cell without measuring magics."""
     return parse_cell(_WRAPPING.sub("", source))
 
 
 def _changes_in(node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Yield the changes of names below a node, in order, except those inside functions and classes."""
+    """Yield the changes of names below a node in order, except inside functions and classes."""
     for child in ast.iter_child_nodes(node):
         yield from _change(child)
         if isinstance(child, COMPREHENSIONS):  # only names that `:=` binds stay bound after it

@@ -1,7 +1,7 @@
-"""What cells use besides variables, as far as their words show: files, others, and values that differ each time.
+"""Use of files, other machines and values different each time by cells, judged by words.
 
-Words suffice for a judge that may refuse too much. They are followed through functions, classes, their instances, and other
-names of these; not through containers that a call fills, nor through values.
+Words suffice for a judge that may refuse too much. They are followed through functions, classes, instances, and other names of
+these, but not through values, nor through containers filled by a call.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _NAMES = re.compile(r"\w+")
 
 
 class OutsideUse:
-    """A judge of cells in their order, which remembers the functions of earlier ones.
+    """A judge of cells in their order, with a memory of the functions of earlier cells.
 
     Args:
-        has_module: whether the session can change the source of a module, whose effects are not known then.
+        has_module: whether the session can change the source of a module, and so its effects are unknown.
     """
 
     def __init__(self, has_module: Callable[[str], bool]) -> None:
@@ -50,7 +50,7 @@ class OutsideUse:
         """A module that has bound names that are not known."""
 
     def learn(self, source: str) -> None:
-        """Remember the functions that a cell defines or gives a name."""
+        """Remember the functions defined or named by a cell."""
         tree = parse_cell(source)
         try:
             for node in _walk_statements(tree) if tree is not None else ():
@@ -76,7 +76,10 @@ class OutsideUse:
                 self._unseen = self._unseen or line.split()[-1]  # `%run`
 
     def explain_difference(self, source: str, *, is_new: bool) -> str:
-        """Return why a cell may have other values or effects than before, perhaps in a new kernel; empty if it will not."""
+        """Return why a cell may have other values or effects than before; empty without a reason.
+
+        ``is_new`` means a repetition in a new kernel, with another state of random numbers and without earlier displays.
+        """
         if word := _DIFFERS.search(source) or (_DIFFERS_IN_NEW.search(source) if is_new else None):
             return f"its values may be others each time (`{word[0]}`)"
         if word := _OTHERS.search(source):
@@ -98,7 +101,7 @@ class OutsideUse:
         return self._callables.keys() & _NAMES.findall(source)
 
     def _judge(self, code: str) -> bool | None:
-        """Return whether code may do more than use files; None if it uses none."""
+        """Return whether code may do more than use files; None for code without a sign of either."""
         called = self._find_called(code)
         if _OTHERS.search(code) or _DIFFERS.search(code) or any(self._callables[name] for name in called):
             return True
@@ -119,7 +122,7 @@ class OutsideUse:
                 self._add([name], does_more=True if is_own else self._judge(f"{module}.{alias.name}("))
 
     def _learn_value(self, targets: list[ast.expr], value: ast.expr) -> None:
-        """Remember names of functions, which an expression names without calling them, and instances of classes."""
+        """Remember new names of functions mentioned but not called, and instances of classes."""
         names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
         for node in _list_uncalled(value):
             match node:
@@ -144,7 +147,7 @@ def _walk_statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _list_uncalled(value: ast.expr) -> Iterator[ast.Lambda | ast.Name | ast.Attribute]:
-    """Yield the functions that an expression names without calling them, as far as they can be seen."""
+    """Yield the visible functions mentioned but not called in an expression."""
     nodes: list[ast.AST] = [value]
     while nodes:
         match nodes.pop():

@@ -1,8 +1,8 @@
-"""Side effects of a cell that must not happen twice, judged by its syntax tree.
+"""Side effects of a cell, unsafe to repeat, judged by the syntax tree.
 
-Only visible names are judged: they are followed through imports, simple assignments and the functions of earlier cells,
-not through values. A function that is looked up by a computed name, that hides in a library, or that comes out of a
-container is not seen. So a cell that passes is likely safe to repeat, no more; one that does not pass has a reason.
+Only visible names are judged. They are followed through imports, simple assignments and the functions of earlier cells, not
+through values. A function looked up by a computed name, hidden in a library, or taken out of a container is not seen. So a
+passing cell is likely safe to repeat, no more. For every other cell there is a reason.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ _FILE_MAGICS = frozenset({"ls", "cat", "mkdir", "rm", "mv", "cp", "rmdir", "ll",
 
 
 def reason_against(cell: RecordedCell) -> str | None:
-    """Return the reason why a cell is not safe to repeat, judged alone, or None."""
+    """Return the reason against repeating a cell, judged alone, or None."""
     return SideEffectChecker().reason(cell)
 
 
 class SideEffectChecker:
-    """A judge of cells in their order, which remembers the imports and definitions of earlier ones."""
+    """A judge of cells in their order, with a memory of the imports and definitions of earlier cells."""
 
     def __init__(self) -> None:
+        # By name, methods with a leading dot: the full name of the value; the reason against a function; the names used by a
+        # function, which becomes unsafe with any of them; and its body, judged again when any of them is imported.
         self._known: dict[str, str] = {}
         self._unsafe: dict[str, str] = {}
         self._uses: dict[str, frozenset[str]] = {}
@@ -57,7 +59,7 @@ class SideEffectChecker:
             self._learns_all = False
 
     def reason(self, cell: RecordedCell) -> str | None:
-        """Return the reason why this cell is not safe to repeat, or None. What follows that in a cell is not learned."""
+        """Return the reason against repeating this cell, or None. Definitions after this place of the cell are not learned."""
         if cell.kind == "command" or cell.language == "bash":
             return reason_against_script(cell.source)
         if cell.language != "python":
@@ -117,20 +119,21 @@ class SideEffectChecker:
         self._uses[name], self._bodies[name] = free_names(node), [node]
 
     def _body(self, node: Function) -> str | None:
-        """Return the reason against calling a function, or None. Names that it binds are forgotten afterwards."""
+        """Return the reason against calling a function, or None. The function's own names are forgotten afterwards."""
         self._depth += 1
         before = dict(self._known), dict(self._unsafe), dict(self._uses), dict(self._bodies)
         for argument in ast.walk(node.args):
             if isinstance(argument, ast.arg):
                 self._forget(argument.arg)
         reason = next(self._reasons([node.body] if isinstance(node, ast.Lambda) else node.body), None)
+        # Methods stay: instances of a function's classes may leave it, and a method is known by its name alone.
         before[1].update({name: text for name, text in self._unsafe.items() if name.startswith(".")})
         self._known, self._unsafe, self._uses, self._bodies = before
         self._depth -= 1
         return reason
 
     def _again(self, names: set[str]) -> None:
-        """Judge the functions that use these names and were defined before the import."""
+        """Judge again the functions with these names, defined before the import."""
         for user in [user for user, used in self._uses.items() if not names.isdisjoint(used)]:
             if user in self._uses and (reason := next(filter(None, map(self._body, self._bodies[user])), None)):
                 self._define(user, reason)
@@ -156,7 +159,7 @@ class SideEffectChecker:
                 self._bodies.setdefault(owner, []).append(function)
 
     def _define(self, name: str, reason: str | None) -> None:
-        """Remember the reason against a function or a method, whose name begins with a dot, and against those that use it."""
+        """Remember the reason against a function, or a method with a leading dot, and against all functions using this name."""
         use = "it calls" if name.startswith(".") else "it uses"
         if use == "it uses":
             self._forget(name)
@@ -169,6 +172,7 @@ class SideEffectChecker:
     def _forget(self, name: str) -> None:
         for table in (self._known, self._unsafe, self._uses, self._bodies):
             table.pop(name, None)
+        # A name bound by the user hides the built-in function of this name, so its use must not be judged as a call of that.
         if name in effects.EFFECTS or name == "open":
             self._known[name] = f"own.{name}"
 
@@ -185,7 +189,7 @@ class SideEffectChecker:
                 self._known[name] = f"{node.module}.{alias.name}"
 
     def _learn(self, node: ast.AST) -> None:
-        """Remember the origin of a name's value, if it is a plain call or another name."""
+        """Remember the origin of a name's value, if the value is a plain call or another name."""
         match node:
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
@@ -198,7 +202,7 @@ class SideEffectChecker:
                     self._known[name] = full_name
 
     def _full_name(self, node: ast.AST | None) -> str:
-        """Return the full name of an expression or of the function that it calls, imports followed, or an empty text."""
+        """Return the full name of an expression or of its called function, imports followed, or an empty text."""
         match node:
             case ast.Name(id=name):
                 return _BUILTIN.sub("", self._known.get(name, name))
@@ -230,7 +234,7 @@ class SideEffectChecker:
             yield reason
 
     def _magic(self, method: str, node: ast.Call) -> str | None:
-        """Return the reason against a call that a magic becomes, or None."""
+        """Return the reason against the call of a magic, or None."""
         name, line, body = [*(effects.constant(argument) for argument in node.args), None, None, None][:3]
         if method in ("system", "getoutput"):
             return reason_against_script(name) if name else "it runs a command that cannot be seen"

@@ -1,4 +1,4 @@
-"""Secrets of an executor: their values, and their removal from everything that is shown."""
+"""Secrets of an executor: their values, and their removal from everything shown."""
 
 from __future__ import annotations
 

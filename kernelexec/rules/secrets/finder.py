@@ -1,6 +1,6 @@
-"""The forms of a secret, encoded, quoted or escaped as programs do, and the search for them in a text. No clock, no state.
+"""The forms of a secret, encoded, quoted or escaped as by programs, and the search for them in a text. No clock, no state.
 
-The search also finds the place from which an incomplete form may continue.
+The search also finds the beginning of an incomplete form at the end of a text.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _CUT_CHARS = 4
 
 
 def encodings(value: str) -> frozenset[str]:
-    """Return the forms of a secret, none shorter than four characters.
+    """Return the forms of a secret with at least four characters.
 
-    In base64 a secret begins at one of three places in a group of four characters. Characters that also hold bits of its
-    neighbours are unknown, so only those between them are searched and at most five bits at either end stay visible.
+    In base64 a secret begins at any of three places in a group of four characters. Characters with bits of its neighbours are
+    unknown, so only the characters between are searched. At most five bits at either end stay visible.
     """
     return frozenset(form for form in _all_forms(value) if len(form) >= LEAST_CHARS)
 
@@ -79,13 +79,14 @@ def _all_forms(value: str) -> Iterator[str]:
 
 
 def _inner_base64(raw: bytes, shift: int) -> str:
-    """Return the base64 characters of the bytes alone, where these follow ``shift`` others in a group of three."""
+    """Return the base64 characters of these bytes alone, after ``shift`` other bytes in a group of three."""
+    # A character has six bits: the first whole one begins at or after bit 8 * shift, the last ends no later than the bytes.
     text = base64.b64encode(bytes(shift) + raw).decode()
     return text[-(-8 * shift // 6) : 8 * (shift + len(raw)) // 6]
 
 
 def remove_breaks(form: str) -> tuple[str, ...]:
-    """Return the forms of an encoding in texts whose long lines are joined, with its own breaks kept or joined."""
+    """Return the forms of an encoding in texts with joined long lines, with its own breaks kept or joined."""
     joined = _remove_holes(form, _holes(form))
     first = _HOLE.search(joined)
     if first is None or first.start() >= LINE_CHARS or not _WITHIN_LINE.fullmatch(joined, 0, first.start()):
@@ -95,7 +96,7 @@ def remove_breaks(form: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The place of a secret, and the mark that replaces it."""
+    """The place of a secret, and the mark in its place."""
 
     start: int
     end: int
@@ -103,9 +104,9 @@ class Span:
 
 
 class SecretFinder:
-    """A finder of encoded secrets: the leftmost first, and the longest of those that begin at one place.
+    """A finder of encoded secrets: the leftmost first, and the longest at the same place.
 
-    One regular expression finds their first characters; the rest is compared. They may be long, so no more is compiled.
+    A regular expression finds their first characters, and the rest is compared. Secrets may be long, so no more is compiled.
     """
 
     def __init__(self, marks: Mapping[str, str]) -> None:
@@ -122,7 +123,7 @@ class SecretFinder:
         self._begun = frozenset(head[:count] for head in self._of_head for count in range(1, LEAST_CHARS))
 
     def find(self, text: str, begin: int, *, more: bool) -> tuple[list[Span], int]:
-        """Return the secrets from ``begin`` on, and the end of the settled text: all of it, unless ``more`` follows."""
+        """Return the secrets from ``begin`` on, and the end of the settled text: the whole text, unless ``more`` follows."""
         bare = _BareText(text, more=more)
         whole, keep = self._whole(bare.text, bare.to_bare(begin), more=more)
         if more:
@@ -133,7 +134,7 @@ class SecretFinder:
         return spans, min(settled, bare.open_from)
 
     def _whole(self, text: str, begin: int, *, more: bool) -> tuple[list[Span], int]:
-        """Find complete matches, and the offset from which a partial match may continue in the next chunk."""
+        """Return the complete matches, and the offset of a partial match that the next piece may complete."""
         spans: list[Span] = []
         keep = self._tail(text, begin) if more else len(text)
         while (span := self._next(text, begin)) is not None and span.start < keep:
@@ -146,13 +147,15 @@ class SecretFinder:
     def _next(self, text: str, begin: int) -> Span | None:
         while (head := self._heads.search(text, begin)) is not None:
             for form in self._of_head[head[0]]:
+                # The longest form first, so no shorter form at the same place leaves the rest of a longer one visible.
                 if text.startswith(form, head.start()):
                     return Span(head.start(), head.start() + len(form), self._marks[form])
             begin = head.start() + 1
         return None
 
     def _tail(self, text: str, begin: int) -> int:
-        """Return the offset of the longest ending that begins an encoding, or the end of the text."""
+        """Return the offset of the longest ending which begins an encoding, or the end of the text."""
+        # Endings of four characters and more have a head that the expression finds; shorter ones are looked up one by one.
         begin = max(begin, len(text) - self._longest + 1)
         if (form := self._fragment(text, begin, len(text))) is not None:
             return form.start
@@ -160,7 +163,7 @@ class SecretFinder:
         return next((start for start in range(begin, len(text)) if text[start:] in self._begun), len(text))
 
     def _fragment(self, text: str, begin: int, end: int) -> Span | None:
-        """Return the longest text before ``end`` that begins an encoding, of at least four characters."""
+        """Return the longest text before ``end``, of at least four characters, which begins an encoding."""
         while (head := self._heads.search(text, begin, end)) is not None:
             piece = text[head.start() : end]
             for form in self._of_head[head[0]]:
@@ -170,13 +173,13 @@ class SecretFinder:
         return None
 
     def _cut_begun(self, text: str, begin: int, keep: int) -> int:
-        """Return the offset before ``keep`` of a beginning that an incomplete ellipsis may follow."""
+        """Return the offset of a beginning of a secret which an incomplete ellipsis may follow, or ``keep``."""
         ends = (cut.start() for cut in _OPEN_CUT.finditer(text, max(begin, keep - _CUT_CHARS + 1)))
         pieces = (self._fragment(text, max(begin, end - _FRAGMENT_CHARS), end) for end in ends)
         return min([keep, *(piece.start for piece in pieces if piece is not None)])
 
     def _with_fragments(self, text: str, whole: list[Span], begin: int, keep: int) -> list[Span]:
-        """Return the spans, and between them the beginnings of secrets that stand before an ellipsis."""
+        """Return the spans, and between them the beginnings of secrets before an ellipsis."""
         if "..." not in text and "\u2026" not in text:
             return whole
         spans: list[Span] = []
@@ -197,7 +200,7 @@ class SecretFinder:
         return spans
 
     def _before(self, text: str, begin: int, end: int) -> Span | None:
-        """Return the beginning of a secret before an ellipsis, or before the quote before that: the longer one."""
+        """Return the beginning of a secret before an ellipsis, with or without a quote between: the longer of both."""
         if text[end - 1] not in _QUOTES:
             return self._fragment(text, max(begin, end - _FRAGMENT_CHARS), end)
         pieces = [self._fragment(text, max(begin, end - _FRAGMENT_CHARS), end) for end in (end, end - 1)]
@@ -205,7 +208,7 @@ class SecretFinder:
 
 
 class _BareText:
-    """A text without codes and line breaks, and the mapping of its offsets to those of the text."""
+    """A text without codes and line breaks, and the mapping of offsets between this and the original text."""
 
     def __init__(self, text: str, *, more: bool) -> None:
         holes = _holes(text)
@@ -222,12 +225,12 @@ class _BareText:
         self.text = _remove_holes(text, holes)
 
     def to_bare(self, offset: int) -> int:
-        """Return the offset in the bare text of an offset in the text."""
+        """Return the offset in the bare text for an offset in the original text."""
         before = bisect_right(self._ends, offset)
         return offset - self._shifts[before - 1] if before else offset
 
     def to_original(self, offset: int) -> int:
-        """Return the offset in the text of an offset in the bare text."""
+        """Return the offset in the original text for an offset in the bare text."""
         before = bisect_right(self._starts, offset)
         return offset + self._shifts[before - 1] if before else offset
 
@@ -246,5 +249,5 @@ def _remove_holes(text: str, holes: list[tuple[int, int]]) -> str:
 
 
 def _is_long_line(text: str, end: int) -> bool:
-    """Tell whether the text before an offset may be a line that a program has broken."""
+    """Return whether the text before an offset may be a long line broken by a program."""
     return end >= LINE_CHARS and _LINE.fullmatch(text, end - LINE_CHARS, end) is not None

@@ -1,7 +1,7 @@
-"""The store of an executor's secrets: values are read when a kernel starts, and every value that was read stays masked.
+"""The store of an executor's secrets: values are read at the start of a kernel, and every value once read stays masked.
 
-The masker replaces secrets by their names, in whole texts and in streams; it uses no file, clock or logger. Masking is for
-accidents: code that means to leak a secret can write it in another form.
+The masker replaces secrets by their names, in whole texts and in streams, without a file, clock or logger. Masking is against
+accidents: code can leak a secret on purpose in another form.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _NESTED = "[... nested deeper ...]"
 
 
 class _UnusableSecret(Exception):
-    """A secret cannot be used; the message shows nothing of its value."""
+    """An unusable secret; the message shows nothing of the value."""
 
 
 class SecretStore:
-    """A reader of secrets that remembers all their values."""
+    """A reader of secrets, with a memory of all their values."""
 
     def __init__(self, references: Mapping[str, Reference]) -> None:
         self.masker = Masker()
@@ -52,7 +52,10 @@ class SecretStore:
         self._known: dict[tuple[str, str], None] = {}
 
     async def read(self) -> dict[str, str]:
-        """Return the present values by variable, masked from then on; raise ``InvalidConfig`` if one is missing or unfit."""
+        """Return the present values by variable, masked from then on; raise ``InvalidConfig`` for a missing or unfit value.
+
+        All values together must be read within 30 s.
+        """
         try:
             with anyio.fail_after(_PATIENCE):
                 values, error = await call_in_own_thread(self._read)
@@ -63,7 +66,7 @@ class SecretStore:
         return values
 
     def _read(self) -> tuple[dict[str, str], str | None]:
-        """Return the values, or the error as text: the exception is not kept, since it may hold a value."""
+        """Return the values, or the error as text: an exception may hold a value, so none is kept."""
         values: dict[str, str] = {}
         for name, reference in self._references.items():
             try:
@@ -90,6 +93,7 @@ def _read_reference(reference: Reference) -> str:
 
 def _call_function(reference: FromFunction) -> str:
     raised = ""
+    # Raised outside of the handler: an exception within would carry the function's exception as its context.
     try:
         value: object = reference.call()
     except BaseException as exc:  # noqa: BLE001 - its message may be the secret
@@ -102,7 +106,7 @@ def _call_function(reference: FromFunction) -> str:
 
 
 def _read_file(path: Path) -> str:
-    """Return the text of a regular file, without one newline at its end."""
+    """Return the text of a regular file, without a single newline at the end."""
     error = ""
     raw = b""
     try:
@@ -127,15 +131,17 @@ def _read_file(path: Path) -> str:
 
 
 def _open_file(path: Path) -> int:
-    """Open a file, without following a link of another user."""
+    """Open a file, following links of this user and of root only; raise OSError at the link of any other user."""
     for _ in range(_LINKS_MAX):
         link = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             status = os.fstat(link)
+            # Opened without following: a link put in the file's place since then is an error.
             if not stat.S_ISLNK(status.st_mode):
                 return os.open(path, _OPENED)
             if status.st_uid not in (os.geteuid(), 0):
                 raise OSError(errno.ELOOP, "it is another user's link")
+            # Of the opened link itself (readlinkat(2) with an empty path), whose owner was checked.
             path = path.parent / os.readlink("", dir_fd=link)
         finally:
             os.close(link)
@@ -143,7 +149,7 @@ def _open_file(path: Path) -> int:
 
 
 def _check_value(value: str) -> str:
-    """Return a value, once a variable can hold it and it can be masked."""
+    """Return a value if a variable can hold the value and masking is possible; raise ``_UnusableSecret`` otherwise."""
     if any("\ud800" <= char <= "\udfff" for char in value):
         raise _UnusableSecret("is not valid text")
     if len(value.encode()) > SECRET_BYTES:
@@ -156,7 +162,7 @@ def _check_value(value: str) -> str:
 
 
 class Masker:
-    """A masker of secrets, each a name and a value; a name may have had several values."""
+    """A masker of secrets, pairs of a name and a value; a name may have several values over time."""
 
     def __init__(self, secrets: Iterable[tuple[str, str]] = ()) -> None:
         names_of: dict[str, list[str]] = {}
@@ -181,7 +187,7 @@ class Masker:
         return tuple(map(self.mask_text, texts))
 
     def mask_value(self, value: Any, *, keys: bool = True, spared: Collection[str] = frozenset(), depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON out
-        """Mask all texts of a JSON value, and its ``keys``, except the values at keys that are ``spared``."""
+        """Mask all texts of a JSON value, including its ``keys``, except the values at ``spared`` keys."""
 
         def within(item: object) -> Any:  # noqa: ANN401 - as above
             return self.mask_value(item, keys=keys, spared=spared, depth=depth + 1)
@@ -213,15 +219,15 @@ class Masker:
         return replace(masked, original=cell.original and self.mask_cell(cell.original))
 
     def stream_masker(self) -> StreamMasker:
-        """Return a masker of a text that comes in pieces."""
+        """Return a masker of a text in pieces."""
         return StreamMasker(self._finder)
 
 
 class StreamMasker:
-    """A masker of one text that comes in pieces: the result does not depend on how it is cut.
+    """A masker of a text in pieces: the result is the same for any division into pieces.
 
-    A possible beginning of a secret is held back until it is decided. If it must be given out before, the rest of the
-    secret is masked alone.
+    A possible beginning of a secret is held back until the following text decides. If the beginning must be given out before,
+    the rest of the secret is masked alone.
     """
 
     def __init__(self, finder: SecretFinder) -> None:
@@ -234,15 +240,16 @@ class StreamMasker:
 
     @property
     def holds_text(self) -> bool:
-        """Tell whether any text is held back."""
+        """Whether any text is held back."""
         return self._given < len(self._text)
 
     def feed(self, text: str) -> str:
-        """Take the next piece, and return the text that is settled now."""
+        """Take the next piece, and return the text settled now."""
         self._text += text
         spans, settled = self._finder.find(self._text, self._begin, more=True)
         text = self._give(spans, settled)
         self._begin = settled
+        # One line's length stays before the search: it shows whether a break at the beginning is within a long line.
         if (past := min(self._begin, self._given) - LINE_CHARS) > 0:
             self._text = self._text[past:]
             self._begin -= past
@@ -250,10 +257,10 @@ class StreamMasker:
         return text
 
     def flush(self, *, is_last: bool = False) -> str:
-        """Return all text that is held back, since other output must not wait for it.
+        """Return all text held back, since other output must not wait.
 
-        If ``is_last``, the output ends here: a beginning of a secret is masked as before an ellipsis, since the rest may come
-        elsewhere.
+        If ``is_last``, the output ends here: a beginning of a secret is masked as before an ellipsis, since the rest may
+        appear elsewhere.
         """
         if not self.holds_text:
             return ""
@@ -264,7 +271,7 @@ class StreamMasker:
         return text
 
     def _give(self, spans: Sequence[Span], end: int) -> str:
-        """Return the masked text up to ``end`` that was not given out yet."""
+        """Return the masked text up to ``end``, without the text given out before."""
         text = _between(self._text, [span for span in spans if span.end > self._given], self._given, end)
         self._given = max(self._given, end)
         return text
@@ -280,7 +287,7 @@ def _between(text: str, spans: Sequence[Span], begin: int, end: int) -> str:
 
 
 def _touches(mark: str, forms: Iterable[str]) -> bool:
-    """Tell whether a mark shows a secret, or forms one together with the text beside it."""
+    """Return whether a mark shows a secret, or forms a secret together with the text beside it."""
     starts = tuple(mark[:count] for count in range(1, len(mark)))
     ends = tuple(mark[-count:] for count in range(1, len(mark)))
     return any(form in mark or mark in form or form.endswith(starts) or form.startswith(ends) for form in forms)
