@@ -5,7 +5,7 @@ KernelexecError
 │   ├── InvalidConfig                an unknown option, or an invalid value
 │   ├── InvalidCode                  code no kernel can run
 │   ├── InvalidTimeout               a timeout outside of the valid numbers of seconds
-│   ├── InvalidWorkDir               a missing directory, another file, or a directory outside of the allowed paths
+│   ├── InvalidWorkDir               a missing directory, a file, or a directory outside of the allowed paths
 │   ├── InvalidPath                  a forbidden path, or not the path of a file
 │   ├── UnknownSession               an unknown session name
 │   ├── UnknownVariable (KeyError)   an unknown variable name

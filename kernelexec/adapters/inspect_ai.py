@@ -100,7 +100,7 @@ class KernelSandboxEnvironment(SandboxEnvironment):
         timeout_retry: bool = True,  # noqa: ARG002, FBT001, FBT002 - a session needs no retry
         concurrency: bool = True,  # noqa: ARG002, FBT001, FBT002 - the session's queue is the limit
     ) -> ExecResult[str]:
-        """Run a program. A report about a refusal, a timeout, or a lost or restored state ends stderr.
+        """Run a program. A report about a refusal, an interruption, or a lost or restored state ends stderr.
 
         Raises:
             TimeoutError, PermissionError, OutputLimitExceededError: as the framework defines them.

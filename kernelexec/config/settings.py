@@ -447,7 +447,7 @@ class Config(FrozenModel):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Return whether a stopped copy of a kernel outlives that kernel, and can replace the kernel."""
+        """Return whether a stopped copy of a kernel outlives the kernel, and can become the next kernel."""
         # A process of a container or a PID namespace ends with the first process there, and a copy with it: a container keeps
         # copies if several kernels share it, bubblewrap has a namespace for each kernel.
         if self.isolation == "container":

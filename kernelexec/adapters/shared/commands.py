@@ -125,7 +125,7 @@ class CommandOutcome:
 
 
 async def run_command(session: AsyncSession, command: str, *, limit_bytes: int, **options: Any) -> CommandOutcome:  # noqa: ANN401 - of ``execute_command``
-    """Run a command from the workspace as its directory; ``options`` are those of ``AsyncSession.execute_command``."""
+    """Run a command in the workspace; ``options`` are those of ``AsyncSession.execute_command``."""
     # By `on_output`, and not from the result: that has carriage returns applied, and its middle cut out.
     streams = ExactStreams(limit_bytes)
     result = await session.execute_command(command, work_dir=session.workspace, on_output=streams.add, **options)
