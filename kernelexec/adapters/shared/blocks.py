@@ -178,7 +178,7 @@ class BlockRunner:
 
     def _is_failed_bang(self, result: ExecutionResult, language: str) -> bool:
         """Return whether only a command of a cell failed (``!command``), which is no failure of the cell in Jupyter."""
-        # Without an error, a timeout or a lost kernel, nothing but such a command makes the exit code of a cell non-zero.
+        # An exception or an exit has an error output. A refused cell has neither, but its state is `unknown`.
         is_jupyter = self.conventions.is_jupyter and language == "python"
         return is_jupyter and result.error is None and result.interrupted is None and result.state == "kept"
 
