@@ -1,4 +1,4 @@
-"""A stateful code executor for agents: persistent Jupyter kernels, and one reliable result for every cell.
+"""A stateful code executor for agents: persistent Jupyter kernels, and a reliable result for every cell.
 
 >>> from kernelexec import Executor
 >>> with Executor(isolation="local") as executor:
@@ -167,5 +167,5 @@ if not TYPE_CHECKING:  # type checkers would accept any name
 
 
 def __dir__() -> list[str]:
-    """Return the names of this module, those that were not used yet included."""
+    """Return the names of this module, unused ones included."""
     return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
-"""Calls whose waiting task is cancelled: they run to their end, or are abandoned if they are of a caller's own function.
+"""Calls under cancellation: calls run to the end, and calls of a caller's own function are abandoned.
 
-Waits in a thread that a signal interrupts, too.
+Also waits in a thread during which signal handlers run.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ _PIECE_BYTES = 1 << 16
 
 
 def wait_interruptibly(wait: Callable[[float], bool]) -> None:
-    """Wait until ``wait``, which blocks for the seconds that it gets at most, returns True; a signal's handler runs meanwhile.
+    """Call ``wait`` until True, each time with the longest time to block, in seconds; signal handlers run meanwhile.
 
-    A signal wakes a thread that sleeps. But a thread gives up the interpreter's lock before it sleeps, which takes milliseconds
-    on a busy machine, and a handler that becomes due then (CPython 3.11) runs only when the thread wakes up again.
+    A signal wakes a sleeping thread. But a thread gives up the interpreter's lock before the sleep, which takes milliseconds
+    on a busy machine. A handler due in this time (CPython 3.11) runs only after the sleep.
     """
+    # Short at first, for a signal in the gap before the first sleep; in a later gap a handler waits for up to a second.
     seconds = _FIRST_SECONDS
     while not wait(seconds):
         seconds = _LATER_SECONDS
 
 
 def read_interruptibly(fd: int, limit_bytes: int | None = None) -> bytes:
-    """Return what a file or pipe brings up to its end, or its first bytes; a signal's handler runs meanwhile.
+    """Read a file or pipe up to the end, or up to ``limit_bytes``; signal handlers run meanwhile.
 
-    A signal that comes just before a read would not wake that: see ``wait_interruptibly``.
+    A signal just before a plain read would not end that read: see ``wait_interruptibly``.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the read failed.
     """
+    # POLLHUP, the end of a pipe, is always reported, and the read then returns nothing.
     poll, content = select.poll(), bytearray()
     poll.register(fd, select.POLLIN)
     while piece_bytes := _PIECE_BYTES if limit_bytes is None else min(_PIECE_BYTES, limit_bytes - len(content)):
@@ -56,9 +58,9 @@ def read_interruptibly(fd: int, limit_bytes: int | None = None) -> bytes:
 
 
 async def await_to_end(call: Awaitable[T]) -> T:
-    """Await a call that acquires or releases something; if this task is cancelled, that is raised after the call's end.
+    """Await a call for the acquisition or release of something; a cancellation is raised after the call's end.
 
-    A shielded scope of anyio stops cancellation by anyio only, not that of the task itself, as by ``asyncio.wait_for``.
+    A shielded scope of anyio stops cancellation by anyio only, not a cancellation of the task, as by ``asyncio.wait_for``.
 
     Raises:
         asyncio.CancelledError: this task was cancelled meanwhile; the call's outcome is dropped.
@@ -69,9 +71,9 @@ async def await_to_end(call: Awaitable[T]) -> T:
     with anyio.CancelScope(shield=True):
         while not calling.done():
             try:
-                await asyncio.wait([calling])
+                await asyncio.wait([calling])  # a cancelled `await calling` would cancel the call, too
             except asyncio.CancelledError as exc:
-                cancellation = exc
+                cancellation = exc  # and wait on: a second cancellation must not abandon the call either
     if cancellation is not None:
         if not calling.cancelled():
             calling.exception()  # asyncio would log it as never retrieved
@@ -80,12 +82,13 @@ async def await_to_end(call: Awaitable[T]) -> T:
 
 
 async def await_with_stop(call: Awaitable[T], stop: Callable[[], None]) -> T:
-    """Await a call, which ``stop`` ends soon; it is called if this task is cancelled, which is raised after the call's end."""
+    """Await a call. A cancellation of this task calls ``stop``, which ends the call soon, and is raised after that end."""
     calling = asyncio.ensure_future(call)
     try:
         await asyncio.wait([calling])
     except asyncio.CancelledError:
         stop()
+        # The call must not raise any more: nothing retrieves its exception now, which asyncio would log.
         await await_to_end(asyncio.wait([calling]))
         raise
     return calling.result()
@@ -93,14 +96,14 @@ async def await_with_stop(call: Awaitable[T], stop: Callable[[], None]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """What a call has returned or raised, which no thread and no task raises on its way."""
+    """The return value or exception of a call, as a value for the way through threads and tasks."""
 
     value: T | None = None
     failure: BaseException | None = None
 
     @classmethod
     def of(cls, call: Callable[[], T]) -> Self:
-        """Make a call; return its outcome."""
+        """Make a call and return the outcome."""
         try:
             return cls(call())
         except BaseException as exc:  # noqa: BLE001 - SystemExit too, which would end an event loop
@@ -114,11 +117,14 @@ class Outcome(Generic[T]):
 
 
 class CallerCalls:
-    """The calls of one operation, in order, in a thread of their own, which keeps no process from its end.
+    """The calls of an operation, in order, in a daemon thread, which does not delay the end of the process.
 
-    A call that does not return after ``stop`` keeps its thread, and its outcome is dropped. Use it as ``with``, in the
-    thread of the operation; ``stop`` is for any thread.
+    A call without a return after ``stop`` keeps the thread, and the outcome is dropped. Use this as ``with``, in the thread of
+    the operation; ``stop`` is for any thread.
     """
+
+    # The operation's thread sends a call on `_calls` and waits for `_outcomes`; the caller thread does the reverse. `stop` sets
+    # the reason first, and then wakes the operation by a None: from then on every outcome, also a late one, is dropped.
 
     def __init__(self) -> None:
         self._reason: BaseException | None = None
@@ -130,10 +136,10 @@ class CallerCalls:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
-        self._calls.put(None)
+        self._calls.put(None)  # not joined: the thread ends after its current call, which may never return
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return the value of a call or raise its exception, whatever it is; raise the reason of ``stop`` after that."""
+        """Return the value of a call or raise the call's exception, of any class; after ``stop`` raise the reason."""
         self.check()
         if self._thread is None:
             self._thread = threading.Thread(
@@ -147,12 +153,12 @@ class CallerCalls:
         return outcome.get()
 
     def check(self) -> None:
-        """Raise the reason of ``stop``, if that was called."""
+        """Raise the reason of an earlier ``stop``."""
         if self._reason is not None:
             raise self._reason
 
     def stop(self, reason: BaseException) -> None:
-        """Let the operation end with an exception, also while it waits for a call."""
+        """End the operation with an exception, also during the wait for a call."""
         self._reason = self._reason or reason
         self._outcomes.put(None)
 
@@ -162,10 +168,11 @@ class CallerCalls:
 
 
 async def call_in_own_thread(call: Callable[[], T]) -> T:
-    """Return the value of a caller's function, called in a thread of its own, which keeps no process from its end.
+    """Return the value of a caller's function, called in a daemon thread, which does not delay the end of the process.
 
-    Its exceptions are raised here, ``SystemExit`` too. The thread is abandoned if this task is cancelled.
+    Exceptions of the function are raised here, ``SystemExit`` too. A cancellation of this task abandons the thread.
     """
+    # Not a pool's thread: a pool joins its threads at the interpreter's end, and an abandoned one would take a place there.
     future: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
 
     def run() -> None:
@@ -176,9 +183,10 @@ async def call_in_own_thread(call: Callable[[], T]) -> T:
 
 
 def settle_from_thread(future: asyncio.Future[T], value: T) -> None:
-    """Set the result of a future in its event loop, unless nothing waits for it any more; for any thread."""
+    """Set the result of a future in the future's event loop, unless the future is done; for any thread."""
 
     def settle() -> None:
+        # Asked in the event loop, the only place where it cannot change meanwhile: a cancelled waiter has settled it.
         if not future.done():
             future.set_result(value)
 

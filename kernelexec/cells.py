@@ -35,31 +35,31 @@ class CodeCell:
 
     @property
     def kernel(self) -> str:
-        """The language of its kernel."""
+        """The language of the kernel."""
         return self.language
 
     @property
     def request(self) -> str:
-        """The code that the kernel runs for this cell."""
+        """The code of this cell for the kernel."""
         return self.source
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """What a command has of its own: variables, an account, and standard streams of bytes, which are not part of the cell."""
+    """Options of a command: variables, account, byte streams. The bytes themselves are not part of the cell."""
 
     env: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
     user: str | None = None
     owner_runs: bool = False
-    """Whether kernels cannot run processes as another user, so that the owner runs the command."""
+    """Whether the owner runs the command, because kernels cannot run processes as another user."""
     stdin_sha256: str | None = None
-    """The digest of bytes for its standard input."""
+    """The digest of the bytes for standard input."""
     returns_bytes: bool = False
-    """Whether a function of the caller gets its standard output."""
+    """Whether a function of the caller gets the standard output."""
 
     @property
     def process(self) -> protocol.CommandProcess:
-        """The options as the launcher gets them."""
+        """The options for the launcher."""
         return {
             "env": dict(self.env),
             "user": self.user,
@@ -70,7 +70,7 @@ class CommandOptions:
 
     @property
     def omissions(self) -> str:
-        """What records do not have of such a command, in words; empty if they have all of it."""
+        """The parts of the command missing in records, in words; empty if records are complete."""
         has_parts = ("environment variables", bool(self.env)), ("binary standard input", self.stdin_sha256 is not None)
         return " and ".join(label for label, is_used in has_parts if is_used)
 
@@ -93,7 +93,7 @@ class CommandOptions:
 class ShellCell:
     """A shell command: ``source`` is its text in a notebook, ``command`` the text for the shell.
 
-    A ``persistent`` command keeps its ``cd`` and ``export`` for the next one; only such a command can have ``work_dir``,
+    A ``persistent`` command keeps ``cd`` and ``export`` for the next command; only such a command can have ``work_dir``,
     ``stdin`` and ``options``.
     """
 
@@ -108,12 +108,12 @@ class ShellCell:
 
     @property
     def kernel(self) -> str:
-        """The language of its kernel: the Python kernel runs commands."""
+        """The language of the kernel: the Python kernel runs commands."""
         return "python"
 
     @property
     def request(self) -> str:
-        """The code that the kernel runs for this command."""
+        """The code of this command for the kernel."""
         if not self.persistent:
             return self.source
         process = None if self.options is None else self.options.process
@@ -129,10 +129,11 @@ def source_digest(cell: Cell) -> str:
 
 
 def fingerprint(cell: Cell) -> str:
-    """Return a digest that is equal for requests of the same cell, and for no others."""
+    """Return a digest that is equal only for requests of the same cell; values of a command's variables do not count."""
+    # By the requested cell: a rule may rewrite the same request in another way the next time.
     if cell.original is not None:
         return fingerprint(cell.original)
-    values = list(dataclasses.astuple(cell)[:-1])
+    values = list(dataclasses.astuple(cell)[:-1])  # without `original`; of a command, `options` is then the last
     if isinstance(cell, ShellCell):
         values[-1:] = [] if cell.options is None else [cell.options.to_record()]
     text = json.dumps([type(cell).__name__, *values])
@@ -140,12 +141,13 @@ def fingerprint(cell: Cell) -> str:
 
 
 def parse(source: str, *, limit_bytes: int) -> Cell:
-    """Parse a cell: a shell cell is a single ``!command``, or begins with ``%%bash`` or ``%%sh``; any other is code.
+    """Parse a cell: a shell cell is a single ``!command``, or begins with ``%%bash`` or ``%%sh``; any other cell is code.
 
     Raises:
         InvalidCode: see ``check``.
     """
     check(source, limit_bytes=limit_bytes)
+    # Blank lines before a magic are dropped, as IPython does; `!!` is IPython's own, and stays code.
     stripped = source.strip()
     if match := _SHELL_MAGIC.match(source.lstrip()):
         return ShellCell(source, match["script"])
@@ -157,7 +159,7 @@ def parse(source: str, *, limit_bytes: int) -> Cell:
 def make_command_cell(
     text: str, *, work_dir: str | None, stdin: str | None, limit_bytes: int, options: CommandOptions | None = None
 ) -> ShellCell:
-    """Return the cell of a command that keeps its ``cd`` and ``export`` for the next one.
+    """Return the cell of a command whose ``cd`` and ``export`` last for the next command.
 
     Raises:
         InvalidCode: see ``check``.
@@ -170,12 +172,13 @@ def make_command_cell(
 
 
 def make_node_cell(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCell:
-    """Return the cell of JavaScript code: a command that keeps no state, in the directory of the session's shell.
+    """Return the cell of JavaScript code: a command without lasting state, in the directory of the session's shell.
 
     Raises:
         InvalidCode: see ``check``; or the code is too large for an argument of a program.
     """
     check(code, limit_bytes=limit_bytes)
+    # Linux takes arguments of at most 128 KiB (MAX_ARG_STRLEN), whatever `ulimit -s` allows for all of them together.
     if (size := len(code.encode())) > NODE_BYTES:
         message = (
             f"code is {size} bytes, the limit for node is {NODE_BYTES}: put it into a file of the workspace and require() it."
@@ -189,7 +192,7 @@ def make_node_cell(code: str, *, stdin: str | None, limit_bytes: int) -> ShellCe
 
 
 def original_source(cell: Cell) -> str:
-    """Return a cell's text as it was sent, without the magic line that a notebook adds."""
+    """Return a cell's text as sent, without the magic line of notebooks."""
     if not isinstance(cell, ShellCell) or not cell.persistent:
         return cell.source
     return cell.source.removeprefix(_NODE_MAGIC if cell.language == "javascript" else _BASH_MAGIC)
@@ -213,6 +216,7 @@ def with_source(cell: Cell, text: str, *, limit_bytes: int) -> Cell:
             replacement = CodeCell(text, language)
         case _:
             replacement = parse(text, limit_bytes=limit_bytes)
+    # Of several rewrites in a row, the first request is the original.
     return dataclasses.replace(replacement, original=cell.original or cell)
 
 
@@ -239,8 +243,8 @@ def check(source: object, *, limit_bytes: int, label: str = "code") -> None:
     """Refuse text that no kernel can run.
 
     Raises:
-        InvalidCode: it is not ``str``, empty, has NUL characters or lone surrogates (one of them would block a kernel), or
-            is larger than the limit.
+        InvalidCode: the text is not ``str``, is empty, has NUL characters or lone surrogates (a lone surrogate would block a
+            kernel), or is larger than the limit.
     """
     if not isinstance(source, str):
         message = f"{label} is {type(source).__name__}, not str."
@@ -262,6 +266,6 @@ def check(source: object, *, limit_bytes: int, label: str = "code") -> None:
 
 
 def _has_code_after_command(stripped: str) -> bool:
-    """Return whether the first line is a complete command and code follows."""
+    """Return whether code follows the command, which ends at the first line without a backslash at the end."""
     lines = stripped.split("\n")
     return any(not line.endswith("\\") for line in lines[:-1])

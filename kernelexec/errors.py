@@ -1,15 +1,15 @@
-"""The errors of this package, as one tree. A cell that fails is a result, not an error.
+"""The errors of this package, as a tree. A failed cell is a result, not an error.
 
 KernelexecError
 ├── InvalidRequest (ValueError)      an invalid argument; nothing ran
-│   ├── InvalidConfig                an option that does not exist or does not fit
-│   ├── InvalidCode                  code that no kernel can run
-│   ├── InvalidTimeout               a timeout that is not a number of seconds
-│   ├── InvalidWorkDir               a directory that is missing, not a directory, or not allowed
-│   ├── InvalidPath                  a path that is not allowed, or not the path of a file
-│   ├── UnknownSession               no session of that name
-│   ├── UnknownVariable (KeyError)   no variable of that name
-│   └── UnknownExecution             no execution of that id
+│   ├── InvalidConfig                an unknown option, or an invalid value
+│   ├── InvalidCode                  code no kernel can run
+│   ├── InvalidTimeout               a timeout outside of the valid numbers of seconds
+│   ├── InvalidWorkDir               a missing directory, a file, or a directory outside of the allowed paths
+│   ├── InvalidPath                  a forbidden path, or not the path of a file
+│   ├── UnknownSession               an unknown session name
+│   ├── UnknownVariable (KeyError)   an unknown variable name
+│   └── UnknownExecution             an unknown execution id
 ├── IsolationUnavailable             the chosen isolation is not available, or none was chosen
 ├── ImageBuildFailed                 an image was not built; the message ends with the step's output
 ├── Refused                          a limit was reached, or execution is off; nothing ran
@@ -17,24 +17,24 @@ KernelexecError
 │   ├── CapacityReached              too many sessions
 │   ├── Disabled                     code execution is switched off
 │   ├── FileRefused                  a file that file operations do not touch
-│   ├── CheckpointRefused            a kernel that cannot be copied by a fork now
-│   └── LimitRefused                 a limit below what is in use; nothing changed
-├── NotebookNotWritten               a notebook on a full disk; its cells are kept, and written later
+│   ├── CheckpointRefused            a kernel that a fork cannot copy now
+│   └── LimitRefused                 a limit below the current use; nothing changed
+├── NotebookNotWritten               a notebook on a full disk; the cells are kept, and written later
 ├── Closed                           the session or executor is not open (any more)
 ├── KernelError                      a kernel failed
 │   ├── KernelStartFailed            no kernel came up; nothing ran
-│   │   └── ImageMissing             no image to start it from
+│   │   └── ImageMissing             no image for the container
 │   ├── KernelNotAnswering           no answer to a question in time; cells are not affected
-│   ├── KernelConnectionFailed       its sockets are missing or not its own
-│   ├── OwnerEnded                   the process that owns an attached session has ended
+│   ├── KernelConnectionFailed       the kernel's sockets are missing or belong to others
+│   ├── OwnerEnded                   the owner of an attached session has ended
 │   └── EngineFailed                 the container engine failed
-│       ├── EngineUnavailable        it does not answer
-│       ├── EngineRefused            it answered with a refusal
-│       └── ContainerGone            there is no such container (any more)
-└── ExecutionFailed                  in ``results``, with its result; raised by ``raise_for_error()`` only
+│       ├── EngineUnavailable        the engine does not answer
+│       ├── EngineRefused            the engine refused the request
+│       └── ContainerGone            the engine has no such container (any more)
+└── ExecutionFailed                  in ``results``, with the result; raised by ``raise_for_error()`` only
     └── SecurityError                the cell was refused; nothing ran
 
-Every error has ``may_have_run``: False means that no user code ran because of this call.
+Every error has ``may_have_run``: False if no user code ran because of this call.
 """
 
 from __future__ import annotations
@@ -55,37 +55,37 @@ class InvalidRequest(KernelexecError, ValueError):
 
 
 class InvalidConfig(InvalidRequest):
-    """An option that does not exist or a value that does not fit."""
+    """An unknown option or an invalid value."""
 
 
 class InvalidCode(InvalidRequest):
-    """Code that no kernel can run: empty, not UTF-8, with NUL characters or lone surrogates, or too large."""
+    """Code no kernel can run: empty, not UTF-8, with NUL characters or lone surrogates, or too large."""
 
 
 class InvalidTimeout(InvalidRequest):
-    """A timeout that is not a number of seconds of at least 0.001."""
+    """A timeout other than a number of seconds of at least 0.001."""
 
 
 class InvalidWorkDir(InvalidRequest):
-    """A working directory that is missing, not a directory, or outside of the allowed paths."""
+    """A missing working directory, a file in the place of a directory, or a directory outside of the allowed paths."""
 
 
 class InvalidPath(InvalidRequest):
-    """A path outside of the session's files, of a missing file, or that no file can have."""
+    """A path outside of the session's files, the path of a missing file, or a path no file can have."""
 
 
 class UnknownSession(InvalidRequest):
-    """A session name that is not known; the message suggests the most similar one."""
+    """An unknown session name; the message suggests the most similar known name."""
 
 
 class UnknownVariable(InvalidRequest, KeyError):
-    """A name that no variable of the session has; the message suggests the most similar one."""
+    """An unknown variable of the session; the message suggests the most similar known name."""
 
     __str__ = Exception.__str__  # that of KeyError is a repr
 
 
 class UnknownExecution(InvalidRequest):
-    """An execution id that this session does not know, or no longer."""
+    """An execution id unknown to the session, or forgotten."""
 
 
 class IsolationUnavailable(KernelexecError):
@@ -93,7 +93,7 @@ class IsolationUnavailable(KernelexecError):
 
 
 class ImageBuildFailed(KernelexecError):
-    """A failed step of an image's build; the message names the step and ends with its output."""
+    """A failed step of an image's build; the message names the step and ends with the step's output."""
 
 
 class Refused(KernelexecError):
@@ -113,11 +113,11 @@ class Disabled(Refused):
 
 
 class FileRefused(Refused):
-    """A file that file operations do not touch: a link, not a regular file, protected, not read before, or not permitted."""
+    """A refused file of a file operation: a link, not a regular file, protected, not read before, or not permitted."""
 
 
 class CheckpointRefused(Refused):
-    """A kernel that cannot be copied by a fork now; ``obstacles`` names what it has that a copy would not have."""
+    """A kernel that a fork cannot copy now; ``obstacles`` names the missing parts of a copy."""
 
     def __init__(self, message: str, obstacles: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
         super().__init__(message)
@@ -125,11 +125,11 @@ class CheckpointRefused(Refused):
 
 
 class LimitRefused(Refused):
-    """A limit that a running kernel cannot have: it uses more, or the container engine refuses it. Nothing changed."""
+    """A limit below the use of a running kernel, or refused by the container engine. Nothing changed."""
 
 
 class NotebookNotWritten(KernelexecError):
-    """A notebook cannot be written now: its disk is full or does not answer. Its cells are kept, and written later."""
+    """A notebook cannot be written now: the disk is full or does not answer. The cells are kept, and written later."""
 
 
 class Closed(KernelexecError):
@@ -141,23 +141,23 @@ class KernelError(KernelexecError):
 
 
 class KernelStartFailed(KernelError):
-    """A kernel that did not start. The message ends with its stderr."""
+    """A failed start of a kernel. The message ends with the kernel's stderr."""
 
 
 class ImageMissing(KernelStartFailed):
-    """A missing image for a kernel's container; the message says how to get one."""
+    """A missing image for a kernel's container; the message says how to get an image."""
 
 
 class KernelNotAnswering(KernelError):
-    """A question that a kernel did not answer, in time or at all. Cells and state are not affected."""
+    """A question without an answer of the kernel, in time or at all. Cells and state are not affected."""
 
 
 class KernelConnectionFailed(KernelError):
-    """A kernel's socket that is missing, a link, owned by another user, or silent."""
+    """A missing, linked or silent socket of a kernel, or a socket of another user."""
 
 
 class OwnerEnded(KernelError):
-    """The process that owns an attached session has ended, or does not answer; a running cell may go on without it."""
+    """The owner of an attached session has ended, or does not answer; a running cell may go on without the owner."""
 
     may_have_run = True
 
@@ -167,15 +167,15 @@ class EngineFailed(KernelError):
 
 
 class EngineUnavailable(EngineFailed):
-    """A container engine that does not answer; the message gives the reason."""
+    """No answer from the container engine; the message gives the reason."""
 
 
 class EngineRefused(EngineFailed):
-    """A request that the container engine refused."""
+    """A refusal by the container engine."""
 
 
 class ContainerGone(EngineFailed):
-    """A container that the engine does not know, or no longer."""
+    """A container unknown to the engine, or removed."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

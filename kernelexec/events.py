@@ -23,52 +23,52 @@ class BranchPoint:
     session: str
     """The other session's name."""
     after: str
-    """The execution id of its last cell before; empty if there was none."""
+    """The execution id of the other session's last cell before; empty without a cell."""
     journal: Path | None = None
     """The other session's journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A session was opened: it has its workspace, and its first kernel is about to start."""
+    """A session was opened: the workspace exists, and the first kernel is about to start."""
 
     session: str
     workspace: Path
     replays: str | None = None
     """The notebook or journal that the session is about to replay."""
     branch: BranchPoint | None = None
-    """Where it began in another session, of whose kernel its first kernel is a copy."""
+    """Where the session began in another session; the first kernel is a copy of the other's kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelContainer:
-    """The container that a kernel runs in."""
+    """The container of a kernel."""
 
     name: str
     id: str
     image: str
     network: str
     mounts: tuple[tuple[str, str, bool], ...]
-    """The mounted directories of this machine: path here, path in the container, whether it is read-only."""
+    """The mounted directories of this machine: path here, path in the container, whether the mount is read-only."""
     sudo: bool = False
-    """Whether code can become root in it by ``sudo``."""
+    """Whether code can become root in the container by ``sudo``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionAdopted:
-    """A session of a dead owner continues in this process: its kernel is alive, with all its state."""
+    """A session of a dead owner continues in this process: the kernel is alive, with all state."""
 
     session: str
     workspace: Path
     kernel_epoch: int
     container: KernelContainer | None = None
     execution_id: str | None = None
-    """The running cell that the dead owner sent: all its outputs follow, then its result."""
+    """The dead owner's running cell: all outputs follow, then the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionReplayed:
-    """A replay in a new session has ended; the report says how far it came."""
+    """A replay in a new session has ended; the report says how far the replay came."""
 
     session: str
     replay: Replay
@@ -85,7 +85,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class TestsRun:
-    """Test cases of a session's code were run, outside of its kernel."""
+    """Test cases of a session's code were run, outside of the session's kernel."""
 
     __test__ = False  # pytest looks for classes of such a name
 
@@ -119,26 +119,26 @@ class KernelChanged:
 
 @dataclass(frozen=True, slots=True)
 class StateRestored:
-    """The Python kernel has gone back to a checkpoint, on request or after its death; see ``CellLineage`` for what counts."""
+    """The Python kernel is back at a checkpoint, on request or after a death; see ``CellLineage`` for what counts."""
 
     session: str
     kernel_epoch: int
     checkpoint: int
-    """Its number; 0 where all cells have run again in a new kernel."""
+    """The checkpoint's number; 0 if all cells have run again in a new kernel."""
     after: str
-    """The execution id of the last cell before the checkpoint, as its process says, or that has run again; empty if there is
-    none."""
+    """The execution id of the last cell before the checkpoint, as reported by the checkpoint's process, or of the last repeated
+    cell; empty without a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchPromoted:
-    """A branch is about to take the place of the session that it began in: its cells follow those until then."""
+    """A branch is about to replace the parent session: the branch's cells follow the parent's cells until the branch point."""
 
     session: str
     branch: str
     """The name of the branch."""
     after: str
-    """The execution id of the session's last cell before the branch began; empty if there was none."""
+    """The execution id of the session's last cell before the branch began; empty without a cell."""
     journal: Path | None = None
     """The branch's journal."""
 
@@ -156,7 +156,7 @@ class CellRefused:
 
 @dataclass(frozen=True, slots=True)
 class CellStarted:
-    """A cell is about to be sent to its kernel."""
+    """A cell is about to be sent to the kernel."""
 
     session: str
     execution_id: str
@@ -168,7 +168,7 @@ class CellStarted:
 
 @dataclass(frozen=True, slots=True)
 class OutputReceived:
-    """An output of a cell arrived, while it ran or late. Only hooks that ask for it receive this; see ``wants_output``."""
+    """An output of a cell arrived, during the run or late. Only some hooks receive this event; see ``wants_output``."""
 
     session: str
     execution_id: str
@@ -177,9 +177,9 @@ class OutputReceived:
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutputs:
-    """The outputs of a cell that a notebook has, and its result has not: displays without cuts, and the state of widgets.
+    """The outputs of a cell for notebooks only, not for the result: displays without cuts, and the state of widgets.
 
-    ``widgets`` is a notebook's metadata of that name; ``captured`` has the outputs of output widgets by their models.
+    ``widgets`` is a notebook's metadata of this name; ``captured`` has the outputs of output widgets by their models.
     """
 
     outputs: tuple[Output, ...]
@@ -189,7 +189,7 @@ class RecordedOutputs:
 
 @dataclass(frozen=True, slots=True)
 class CellExecuted:
-    """A cell has its result. ``recorded`` is None if a notebook has the same outputs."""
+    """A cell has a result. ``recorded`` is None if a notebook has the same outputs."""
 
     session: str
     cell: Cell
@@ -200,7 +200,7 @@ class CellExecuted:
 
 @dataclass(frozen=True, slots=True)
 class CellAborted:
-    """A queued cell never ran: it was cancelled, its session was closed, or no kernel started."""
+    """A queued cell never ran: the cell was cancelled, the session was closed, or no kernel started."""
 
     session: str
     cell: Cell
@@ -220,7 +220,7 @@ class DisplayUpdated:
 
 @dataclass(frozen=True, slots=True)
 class LateOutputReported:
-    """New output of a cell that had ended: since its end, or since the last such event. Notebooks have it below that cell."""
+    """New output of an ended cell: since the end, or since the last such event. Notebooks show this output below the cell."""
 
     session: str
     execution_id: str
@@ -229,7 +229,7 @@ class LateOutputReported:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHigh:
-    """A kernel uses 80 % of its memory or more. The event comes once, and again after the use had dropped below."""
+    """A kernel uses 80 % of the memory or more. The event comes once, and again after the use had dropped below."""
 
     session: str
     used_bytes: int
@@ -240,9 +240,9 @@ class MemoryHigh:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosing:
-    """A session is about to end: no further cell starts, and the running one is ended.
+    """A session is about to end: no further cell starts, and the running cell is ended.
 
-    ``names`` are the first variables of its Python kernel; a later session of this name says that they are gone.
+    ``names`` are the first variables of the Python kernel; a later session of this name reports them as gone.
     """
 
     session: str
@@ -251,7 +251,7 @@ class SessionClosing:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """A session ended; its kernel is gone."""
+    """A session ended; the kernel is gone."""
 
     session: str
     cut: tuple[str, ...] = ()
@@ -270,11 +270,11 @@ class Hook(Protocol):
     """An observer of sessions. The session calls it in its own task; exceptions are logged and do not affect the cell."""
 
     def __call__(self, event: Event, /) -> None:
-        """Handle one event."""
+        """Handle an event."""
 
 
 def wants_output(hook: Hook) -> bool:
-    """Return whether a hook has ``hears_output = True`` and receives each output as it arrives; each costs a call."""
+    """Return whether a hook has ``hears_output = True`` and receives each output on arrival, which costs a call per output."""
     return getattr(hook, "hears_output", False) is True
 
 
@@ -285,6 +285,7 @@ def check_hooks(hooks: object) -> tuple[Hook, ...]:
         InvalidRequest: a hook is not callable, or is a coroutine function.
     """
     observers = tuple(hooks) if isinstance(hooks, Iterable) else ()
+    # A coroutine function would only be called, never awaited: its hook would see nothing, without an error.
     unfit = [hook for hook in observers if not callable(hook) or inspect.iscoroutinefunction(hook)]
     if unfit or not isinstance(hooks, Iterable):
         message = (

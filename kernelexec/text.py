@@ -1,6 +1,6 @@
 """Text within bounds: head and tail kept, cut at characters, carriage returns applied, always encodable.
 
-For readers of untrusted text: names on one line, invisible characters as escapes, and notes that output cannot imitate.
+For readers of untrusted text: names on a single line, invisible characters as escapes, and notes safe from imitation by output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakref import proxy
 NESTING_MAX = 100
 #: The elements of JSON of a kernel at most: its reader waits while they are made, for 0.1 µs to 1 µs each.
 ELEMENTS_MAX = 250_000
-#: Those of a key and of its text.
+#: Quotation marks of an element at most: two of the key, two of the text.
 _QUOTES_PER_ELEMENT = 4
 _OPEN_LINE_CHARS, _LONG_CHARS = 64 * 1024, 1024 * 1024
 _PIECE_CHARS = 4096
@@ -31,10 +31,11 @@ _MOVE_OR_LINE = re.compile(r"(\n|\x1b\[\d{0,4}[AF])")
 def make_json_encoder(*, separators: tuple[str, str] = (", ", ": "), allow_nan: bool = True) -> Callable[[object], str]:
     """Return a JSON encoder for values without cycles: a ``json.JSONEncoder`` with ``ensure_ascii=False``.
 
-    That class creates its C encoder for each value, which takes half of the time of a small value; this one is reused.
+    ``JSONEncoder`` creates a C encoder for each value, in half of the time of a small value. Here the C encoder is reused.
     """
     encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=separators, allow_nan=allow_nan)
     in_c: Any = json.encoder
+    # Not public, and None where Python was built without it. Its first argument, None, is `check_circular=False`.
     if in_c.c_make_encoder is None:
         return encoder.encode
     item, key = separators
@@ -43,17 +44,17 @@ def make_json_encoder(*, separators: tuple[str, str] = (", ", ": "), allow_nan: 
 
 
 def count_elements(json_text: str | bytes) -> int:
-    """Return how many elements a JSON text has at most, which its signs tell before it is read; those in its strings count."""
+    """Return the largest possible number of elements of a JSON text, from commas and brackets, those in strings included."""
     if isinstance(json_text, bytes):
         return json_text.count(b",") + json_text.count(b"[") + json_text.count(b"{")
     return json_text.count(",") + json_text.count("[") + json_text.count("{")
 
 
 def parse_untrusted_json(json_text: str | bytes) -> Any:  # noqa: ANN401 - JSON
-    """Parse JSON that a kernel wrote.
+    """Parse JSON from a kernel.
 
     Raises:
-        ValueError: it is malformed, nested too deep, or has more than 250,000 elements, which would hold up all sessions.
+        ValueError: the JSON is malformed, nested too deep, or has more than 250,000 elements, which would hold up all sessions.
     """
     if has_more_elements(json_text, ELEMENTS_MAX):
         raise ValueError(f"it has more than {ELEMENTS_MAX:,} elements")
@@ -64,10 +65,13 @@ def parse_untrusted_json(json_text: str | bytes) -> Any:  # noqa: ANN401 - JSON
 
 
 def has_more_elements(json_text: str | bytes, limit: int) -> bool:
-    """Return whether JSON has more elements than that, without those in its strings; it is not parsed for that."""
+    """Return whether JSON has more than ``limit`` elements, without parsing; signs in strings do not count."""
+    # The cheap bound first: only a text that exceeds it, as one with much prose, is looked at without its strings.
     if count_elements(json_text) <= limit:
         return False
     json_bytes = json_text if isinstance(json_text, bytes) else json_text.encode("utf-8", "replace")
+    # Backslashes first: in "\\" the second one does not escape the quotation mark. After that every mark begins or ends a
+    # string, so every other piece is outside of strings. The next test bounds the number of those pieces.
     unescaped = json_bytes.replace(rb"\\", b"").replace(rb"\"", b"")
     if unescaped.count(b'"') > _QUOTES_PER_ELEMENT * limit:
         return True
@@ -92,9 +96,9 @@ def tail_within(text: str, limit: int) -> str:
 
 
 def cut_middle(text: str, limit: int, show: Callable[[str], str] = str) -> str:
-    """Return the text if it fits, else its head and tail with a line between them that counts the missing bytes.
+    """Return the whole text within ``limit`` bytes, or head and tail around a line with the number of missing bytes.
 
-    ``show`` escapes what is kept. It comes after the cut, which could divide an escaped mark.
+    ``show`` escapes the kept text after the cut, because a cut after the escapes could divide them.
     """
     size = utf8_size(text)
     if size <= limit:
@@ -109,7 +113,7 @@ def clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON in, JSON ou
 
 
 def _map_texts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:  # noqa: ANN401 - as above
-    """Return a JSON value with its texts and keys changed, bounded in its nesting."""
+    """Return a JSON value with changed texts and keys, and bounded nesting."""
     match value:
         case str():
             return change(value)
@@ -126,7 +130,7 @@ def _map_texts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
 
 
 def clean_text(text: str) -> str:
-    """Return the text with lone surrogates escaped, so that it can be encoded."""
+    """Return the text with lone surrogates escaped, ready for encoding."""
     if text.isascii():
         return text
     try:
@@ -137,10 +141,11 @@ def clean_text(text: str) -> str:
 
 
 def apply_returns(text: str, line: str = "") -> str:
-    """Return the text after its carriage returns and backspaces: of a progress line only the last state.
+    """Return the text after carriage returns and backspaces: of a progress line only the last state.
 
-    It stands behind a ``line`` that has gone through this already, of which no more is looked at than can be erased.
+    The text follows a processed ``line``. Only the end of ``line`` within reach of the backspaces is processed again.
     """
+    # The whole line for each piece would take quadratic time over a spinner's many small pieces.
     if "\x08" in text:
         erased = text.count("\x08")
         line, text = line[:-erased], _erase(line[-erased:] + text)
@@ -151,7 +156,7 @@ def apply_returns(text: str, line: str = "") -> str:
 
 
 def apply_cursor_moves(text: str) -> str:
-    """Return the text after its moves to earlier lines (``ESC [ n A``): of several progress lines only the last state."""
+    """Return the text after moves to earlier lines (``ESC [ n A``): of several progress lines only the last state."""
     if _MOVE.search(text) is None:
         return text
     lines, row, is_overwritten = [""], 0, False
@@ -171,6 +176,8 @@ def apply_cursor_moves(text: str) -> str:
 def _last_state(line: str) -> str:
     stripped = line.rstrip("\r")
     returns = len(line) - len(stripped)
+    # As nbclient: a return erases its line unless a line end follows, and a second return counts as text. The last return
+    # stays, since the next piece decides: text erases the line, a line end (\r\n) keeps it.
     if returns > 1:
         return "\r"
     return stripped[stripped.rfind("\r") + 1 :] + "\r" * returns
@@ -187,7 +194,12 @@ def _erase(text: str) -> str:
 
 
 class TextBudget:
-    """The kept text of one stream of one cell: half of the limit from its head, the rest from its tail."""
+    """Head and tail of a cell's stream within a limit in bytes, half each."""
+
+    # A stream is a row of runs, since other outputs come between. The head fills once, run by run; then pieces go to the tail,
+    # which loses its oldest text. `cut_run` is the last run with text in the head, where the marker of missing text stands:
+    #
+    #   run 1 [head] | run 2 [head][... n bytes cut ...] | run 3 [] | run 4 [tail] | run 5 [tail]
 
     __slots__ = ("__weakref__", "cut_bytes", "cut_run", "head_left", "limit", "seen_bytes", "tail", "tail_bytes", "tail_limit")
 
@@ -203,6 +215,7 @@ class TextBudget:
 
     def add(self, run: TextRun, text: str) -> None:
         """Keep a piece for a run: in the head while there is room, then in the tail, whose oldest text is dropped."""
+        # While there is room in the head, `cut_run` is the run that was last added to; each further one costs RUN_BYTES.
         if self.head_left > 0 and self.cut_run not in (None, run):
             self.head_left = max(0, self.head_left - RUN_BYTES)
         if self.head_left > 0:
@@ -210,6 +223,8 @@ class TextBudget:
             add_piece(run.head, head)
             self.cut_run = run
             text = text[len(head) :]
+            # A rest closes the head for good, even if the next character was only too wide for the last bytes: text that came
+            # later must not stand before it.
             self.head_left = 0 if text else self.head_left - utf8_size(head)
         if not text:
             return
@@ -220,7 +235,7 @@ class TextBudget:
         self._trim_tail()
 
     def cut(self, run: TextRun, text: str) -> None:
-        """Leave out a piece of a run: what follows it goes to the tail."""
+        """Leave out a piece of a run. Later text goes to the tail."""
         self.head_left = 0
         self.cut_bytes += utf8_size(text)
         self.cut_run = run if self.cut_run is None else self.cut_run
@@ -244,10 +259,10 @@ class TextBudget:
 
 
 class TextRun:
-    """Uninterrupted text of one stream, under the budget of the whole stream; the collector holds both.
+    """Uninterrupted text of a stream, under the budget of the whole stream; the collector holds both.
 
-    A run has a weak reference to its budget only: the budget refers to its runs, and a cycle would keep a cell's text
-    until the garbage collector runs.
+    A run has only a weak reference to the budget. The budget refers to the runs, and a cycle would keep a cell's text until the
+    garbage collector runs.
     """
 
     __slots__ = ("budget", "head", "line", "name", "tail")
@@ -261,13 +276,14 @@ class TextRun:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of this run is kept, and it does not hold the marker of cut text."""
+        """Whether the run has neither kept text nor the marker of cut text."""
         return not self.head and not self.tail and not self.line and self.budget.cut_run is not self
 
     def append(self, text: str) -> None:
-        """Add text. An unfinished line is held back, so that a progress bar costs one line.
+        """Add text. An unfinished line is held back, so that a progress bar costs a single line.
 
-        Of a long text with returns or backspaces only the ends are read, of which no more is kept: it takes 100 ns a character.
+        Of a long text with returns or backspaces only the ends are processed, which takes 100 ns a character. No more would be
+        kept anyway.
         """
         self.budget.seen_bytes += utf8_size(text)
         begin, end = self.budget.limit, len(text) - self.budget.limit
@@ -281,6 +297,7 @@ class TextRun:
     def _add(self, text: str) -> None:
         text = apply_returns(text, self.line)
         end = text.rfind("\n") + 1
+        # A line that never ends counts as finished at some length: it must not fill the memory.
         if len(text) - end > min(_OPEN_LINE_CHARS, self.budget.limit // 8):
             end = len(text)
         if end:
@@ -288,7 +305,7 @@ class TextRun:
         self.line = text[end:]
 
     def end(self) -> None:
-        """End the run: another output follows, so the unfinished line can no longer change."""
+        """End the run before another output: the unfinished line can no longer change."""
         if self.line:
             self.budget.add(self, self.line)
             self.line = ""
@@ -303,7 +320,7 @@ class TextRun:
 
 
 def add_piece(pieces: list[str], text: str) -> None:
-    """Append a piece. Small pieces are joined, so that many of them cost no more than their text."""
+    """Append a piece. Small pieces are joined, because a text object costs about 50 bytes more than the text."""
     if pieces and len(pieces[-1]) < _PIECE_CHARS:
         pieces[-1] += text
     else:
@@ -349,7 +366,7 @@ def escape_char(char: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    r"""Return the text on one line: line ends, controls and invisible characters are shown as escapes such as ``\n``."""
+    r"""Return the text on a single line: line ends, controls and invisible characters are shown as escapes such as ``\n``."""
     if text.isprintable() and text.isascii():
         return text
     return "".join(char if _is_usual(char) else escape_char(char) for char in text)
@@ -360,7 +377,7 @@ def _is_usual(char: str) -> bool:
 
 
 def format_note(line: str) -> str:
-    """Return a line of ours for a model: marked, which no output is after ``escape_notes``, nor any name in the line."""
+    """Return a line of ours for a model, with a mark. Output after ``escape_notes`` and names in the line have no such mark."""
     text = f"{line}]"  # with the end, which completes a mark at the end of the line
     return f"{_NOTE}{escape_line(_NOTE_IN_NOTE.sub(_escape_mark, text) if '[' in text else text)}"
 
@@ -371,12 +388,12 @@ def format_notes(lines: Iterable[str]) -> str:
 
 
 def escape_notes(text: str) -> str:
-    r"""Return a cell's text for a model: a mark of our notes in it becomes ``\[kernelexec:``, and what it hides is shown."""
+    r"""Return a cell's text for a model: a mark of our notes becomes ``\[kernelexec:``, with hidden characters as escapes."""
     return _NOTE_LIKE.sub(_escape_mark, text) if "[" in text else text
 
 
 def escape_notes_in_json(json_text: str) -> str:
-    r"""Return the same JSON for a model, with marks of our notes in its strings as ``\u005bkernelexec:``."""
+    r"""Return the same JSON for a model, with marks of our notes in strings as ``\u005bkernelexec:``."""
     return _NOTE_LIKE.sub(lambda mark: "\\u005b" + mark[0][1:], json_text)
 
 
@@ -385,17 +402,17 @@ def _escape_mark(mark: re.Match[str]) -> str:
 
 
 def quote_line(text: str) -> str:
-    """Return a cell's text for a reader on one line, in which nothing looks like a note of ours."""
+    """Return a cell's text on a single line for a reader; nothing looks like a note of ours."""
     return escape_line(escape_notes(text))
 
 
 def quote_output(text: str) -> str:
-    """Return a cell's text for a model: nothing in it is invisible, and nothing looks like a note of ours."""
+    """Return a cell's text for a model: nothing is invisible, and nothing looks like a note of ours."""
     return escape_notes(escape_invisible(text))
 
 
 def escape_value(value: Any) -> Any:  # noqa: ANN401 - JSON in, JSON out
-    """Return a JSON value whose texts and keys have no invisible characters."""
+    """Return a JSON value with the invisible characters of texts and keys as escapes."""
     return _map_texts(value, escape_invisible)
 
 

@@ -63,21 +63,20 @@ class CodeBlockExtractor:
 
 
 class Ag2CodeExecutor(FrameworkExecutor):
-    """An executor that runs the code blocks of AG2's messages in one persistent session.
+    """An executor of the code blocks in AG2's messages, in a single persistent session.
 
-    The executor opens at its first block, or as a context manager; ``stop()`` or the end of the ``with`` block closes it. Its
-    methods may be called from any thread.
+    The first block or a ``with`` statement opens the executor. ``stop()`` or the end of the ``with`` block closes it. Any
+    thread may call the methods.
 
     Args:
-        session: an open session to use; it stays open. No other options of an executor are then allowed.
+        session: an open session to use, which stays open. No other options of an executor are then allowed.
         isolation: see ``AsyncExecutor``.
-        timeout: seconds that a block may run; the configuration's by default.
-        work_dir: the directory to work in, which is created if it is missing. Each block is then saved there as a file.
+        timeout: the time limit of a block, in seconds; the configuration's by default.
+        work_dir: the directory to work in, created if missing. Each block is then saved there as a file.
         output_dir: the directory in which images and HTML of cells become files, which the text names.
         kernel_name: the kernelspec whose kernel runs Python blocks.
-        virtual_env_context: a virtual environment, as AG2's ``create_virtual_env`` returns it, whose programs and packages
-            cells find.
-        functions: functions that cells can import: callables, results of AG2's ``with_requirements``, or source texts.
+        virtual_env_context: a virtual environment for cells, as returned by AG2's ``create_virtual_env``.
+        functions: functions for cells to import: callables, results of AG2's ``with_requirements``, or source texts.
         functions_module: the name of the module with these functions.
         execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default,
             and with a ``work_dir`` javascript too.
@@ -85,7 +84,7 @@ class Ag2CodeExecutor(FrameworkExecutor):
 
     Raises:
         ValueError: an argument is invalid, the output directory does not exist, or the kernel is not installed.
-        FileNotFoundError: the directory of ``work_dir`` does not exist.
+        FileNotFoundError: the parent directory of ``work_dir`` does not exist.
         InvalidConfig: a setting is invalid.
         Disabled: execution is switched off.
         IsolationUnavailable: containers are chosen, as by default, and no engine is available.
@@ -133,17 +132,17 @@ class Ag2CodeExecutor(FrameworkExecutor):
 
     @property
     def timeout(self) -> float | None:
-        """Return the seconds that a block may run; None in an open session, whose executor decides."""
+        """Return the time limit of a block in seconds; None in an open session, whose executor decides."""
         return self._conventions.timeout or (None if self._executor is None else self._executor.config.budgets.timeout)
 
     @property
     def work_dir(self) -> Path | None:
-        """Return the directory to work in as it was chosen; without a choice that of the session, None before it is open."""
+        """Return the chosen ``work_dir``; without a choice the session's workspace, or None before the session is open."""
         return self._conventions.work_dir or (None if self._session is None else self._session.workspace)
 
     @property
     def execution_policies(self) -> dict[str, bool]:
-        """Return for each language whether its blocks run; languages that are not listed run."""
+        """Return for each language whether blocks run; unlisted languages run."""
         return dict(self._policies)
 
     @property
@@ -158,8 +157,8 @@ class Ag2CodeExecutor(FrameworkExecutor):
 
     @property
     def session(self) -> Session:
-        """Return the session in which blocks run, and open it if necessary."""
-        with self._opening:  # several threads may be the first
+        """Return the session of the blocks, opened if necessary."""
+        with self._opening:  # several threads may be the first; reentrant, because `_run` holds the lock too
             if self._session is None:
                 assert self._executor is not None
                 with ExitStack() as opened:
@@ -170,9 +169,9 @@ class Ag2CodeExecutor(FrameworkExecutor):
     def execute_code_blocks(self, code_blocks: Sequence[CodeBlock]) -> Ag2CodeResult:
         """Run blocks in order, up to the first failure.
 
-        ``exit_code`` is the exit code of the failed block: 124 after a timeout, -1 if a rule refused it; without a failure 0.
-        ``output_files`` are pictures, other displays, and files in the workspace that cells created or changed; ``code_file``
-        is the file in which the code of the first block was saved, if it was.
+        ``exit_code`` is 0, or the exit code of the failed block: 124 after a timeout, -1 if a rule refused the block.
+        ``output_files`` are pictures, other displays, and created or changed files of the workspace. ``code_file`` is the saved
+        code of the first block, or None.
 
         Raises:
             ValueError: the functions cannot be imported, or their packages cannot be installed.
@@ -187,10 +186,10 @@ class Ag2CodeExecutor(FrameworkExecutor):
     def reply(
         self, messages: Sequence[Mapping[str, Any]], *, last_n_messages: int | Literal["auto"] | None = None
     ) -> str | None:
-        """Return an agent's answer to messages with code: exit code and output; None if there is no code.
+        """Return an agent's answer to messages with code: exit code and output; None without code.
 
         The newest message with code blocks among the newest ``last_n_messages`` is used. ``auto``, the default unless the
-        configuration sets another value, searches all messages since the agent's own last one, whose ``role`` is ``user``.
+        configuration sets another value, searches the messages with the ``role`` ``user`` since the agent's own last message.
 
         Raises:
             ValueError: ``last_n_messages`` is neither a number >= 0 nor ``auto``; and see ``execute_code_blocks``.
@@ -220,7 +219,7 @@ class Ag2CodeExecutor(FrameworkExecutor):
             warn_about_restart()
 
     def stop(self) -> None:
-        """Close the executor and its session. The next use opens them again."""
+        """Close the executor with the session. The next use opens both again."""
         with self._opening:
             if self._executor is not None and self._session is not None:
                 self._session, self._blocks = None, None
@@ -243,12 +242,13 @@ class Ag2CodeExecutor(FrameworkExecutor):
             if self._blocks is None:
                 self._blocks = BlockRunner(session.workspace, self._functions, self._policies, self._conventions)
             runner = self._blocks
+        # Outside of the lock: `stop` in another thread must not wait for a block that never ends.
         return call_target(session, lambda target: runner.run(target, code_blocks))
 
 
 @cache
 def _make_result_type() -> Any:  # noqa: ANN401 - a type of the framework, which is imported here
-    """Return AG2's result of IPython blocks, with the file of the code that its result of commands has."""
+    """Return AG2's result of IPython blocks, with the ``code_file`` of AG2's result of commands."""
     from autogen.coding.base import IPythonCodeResult  # noqa: PLC0415 - as above
 
     class CodeFileResult(IPythonCodeResult):
@@ -258,12 +258,12 @@ def _make_result_type() -> Any:  # noqa: ANN401 - a type of the framework, which
 
 
 def create_executor(code_execution_config: Mapping[str, Any]) -> Protocol:
-    """Create the executor of a ``code_execution_config``: ``kernelexec``, an object, or one of AG2's own.
+    """Create the executor of a ``code_execution_config``: ``kernelexec``, an object, or an executor of AG2.
 
-    The arguments of ``kernelexec`` are under its name: ``{"executor": "kernelexec", "kernelexec": {"isolation": "local"}}``.
+    The arguments of ``kernelexec`` are under this name: ``{"executor": "kernelexec", "kernelexec": {"isolation": "local"}}``.
 
     Raises:
-        ValueError: the executor is unknown, or ``use_docker``, ``work_dir`` or ``timeout`` is set together with it.
+        ValueError: the executor is unknown, or ``use_docker``, ``work_dir`` or ``timeout`` is set beside an executor.
         InvalidConfig: an argument is unknown or invalid.
     """
     conflicting = [name for name in _CONFLICTING_KEYS if name in code_execution_config]

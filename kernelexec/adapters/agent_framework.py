@@ -1,4 +1,4 @@
-"""A session for Microsoft's Agent Framework: function tools, and a context provider that adds them to an agent."""
+"""A session for Microsoft's Agent Framework: function tools, and a context provider with these tools."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _INSTRUCTIONS = (
 def session_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> list[FunctionTool]:
     """Return ``execute_code``, ``execute_command`` and ``read_output`` for ``Agent(tools=...)``.
 
-    Variables, ``cd`` and ``export`` last from call to call and from run to run. Pictures of a cell are data content. A call
-    that is cancelled interrupts its cell.
+    Variables, ``cd`` and ``export`` last from call to call and from run to run. Pictures of a cell are data content. A
+    cancelled call interrupts the cell.
 
     Args:
         session: an open session, which the caller closes.
@@ -38,7 +38,7 @@ def session_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> list[Fun
 
 
 class SessionProvider(ContextProvider):
-    """A provider for ``Agent(context_providers=[...])`` that adds the tools of a session and instructions to each run.
+    """A provider of a session's tools, with instructions, for ``Agent(context_providers=[...])``.
 
     Args:
         session: an open session, which the caller closes. All runs of the agent share it.

@@ -47,7 +47,7 @@ _CANCELLED = 125
 
 @dataclass
 class AutogenCodeResult(CodeResult):
-    """AutoGen's ``exit_code`` and ``output``, and the paths of displays and of files that cells created."""
+    """AutoGen's ``exit_code`` and ``output``, with the paths of displays and of created files."""
 
     output_files: list[Path] = field(default_factory=list)
     code_file: str | None = None
@@ -55,7 +55,7 @@ class AutogenCodeResult(CodeResult):
 
 
 class AutogenExecutorConfig(BaseModel):
-    """The settings that ``dump_component`` writes: all except functions, validators and approvers, which are objects."""
+    """The settings in the output of ``dump_component``: all except functions, validators and approvers, which are objects."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,28 +74,28 @@ class AutogenExecutorConfig(BaseModel):
 
 
 class AutogenCodeExecutor(FrameworkExecutor, BaseExecutor, Component[AutogenExecutorConfig]):
-    """An executor of code blocks in one persistent session. Use ``async with``, or ``start()`` and ``stop()``.
+    """An executor of code blocks in a single persistent session. Use ``async with``, or ``start()`` and ``stop()``.
 
     Args:
-        isolation, use_docker, workspace, config, code_execution_config, validators, approver: see ``AsyncExecutor``; settings
-            must be plain values, so that they can be serialized.
-        functions: functions that cells can import: callables, results of ``with_requirements``, or source texts.
+        isolation, use_docker, workspace, config, code_execution_config, validators, approver: see ``AsyncExecutor``. Settings
+            must be plain values, because ``dump_component`` serializes them.
+        functions: functions for cells to import: callables, results of ``with_requirements``, or source texts.
         functions_module: the name of the module with these functions.
         execution_policies: for each language, whether blocks run (True) or are only saved; html and css are saved by default.
-        timeout: seconds that a block may run; the configuration's by default.
-        work_dir: the directory to work in, which is created if it is missing; without it and a ``workspace`` it is a temporary
-            one, which ``stop`` removes. With it the executor behaves like AutoGen's command line executors: each block is
-            saved there as a file, which ``cleanup_temp_files`` deletes after its run; the first block opens the session; and
-            a cancelled call returns the exit code 125.
-        output_dir: the directory for images and HTML, created if it is missing. Then results are as those of AutoGen's Jupyter
-            executor: the text has all outputs, the files are there, and a timeout raises ``TimeoutError``.
+        timeout: the time limit of a block, in seconds; the configuration's by default.
+        work_dir: the directory to work in, created if missing. Without ``work_dir`` and ``workspace`` the executor works in a
+            temporary directory, which ``stop`` removes. With ``work_dir`` the executor behaves like AutoGen's command line
+            executors: each block is saved there as a file, which ``cleanup_temp_files`` deletes after the run; the first block
+            opens the session; and a cancelled call returns the exit code 125.
+        output_dir: the directory for images and HTML, created if missing. Results are then as in AutoGen's Jupyter executor:
+            the text has all outputs, displays are files in the directory, and a timeout raises ``TimeoutError``.
         kernel_name: the kernelspec whose kernel runs Python blocks.
-        virtual_env_context: a virtual environment, as ``venv.EnvBuilder.ensure_directories`` returns it, whose programs and
-            packages cells find; it is not serialized.
+        virtual_env_context: a virtual environment for cells, as returned by ``venv.EnvBuilder.ensure_directories``; not
+            serialized.
 
     Raises:
         ValueError: an argument is invalid, or the kernel is not installed.
-        FileNotFoundError: the directory of ``work_dir`` does not exist.
+        FileNotFoundError: the parent directory of ``work_dir`` does not exist.
         InvalidConfig: a setting is invalid.
         IsolationUnavailable: containers are chosen, as by default, and no engine is available.
     """
@@ -170,7 +170,7 @@ class AutogenCodeExecutor(FrameworkExecutor, BaseExecutor, Component[AutogenExec
             self._session, self._loop = session, asyncio.get_running_loop()
 
     async def stop(self) -> None:
-        """Close the session and its executor. A second call does nothing."""
+        """Close the executor with the session. A second call does nothing."""
         async with self._opening:
             if self._session is not None:
                 self._session, self._blocks = None, None
@@ -195,9 +195,9 @@ class AutogenCodeExecutor(FrameworkExecutor, BaseExecutor, Component[AutogenExec
     ) -> AutogenCodeResult:
         """Run blocks in order, up to the first failure.
 
-        ``exit_code`` is the exit code of the failed block: 124 after a timeout, -1 if a rule refused it; without a failure 0.
-        Cancellation interrupts this call's cell or removes it from the queue; other calls are not affected. Other event loops
-        than that of the start may call this too, while that runs.
+        ``exit_code`` is 0, or the exit code of the failed block: 124 after a timeout, -1 if a rule refused the block.
+        Cancellation interrupts the running cell of this call or removes a queued cell; other calls are not affected. Calls from
+        another event loop are possible while the loop of ``start`` runs.
 
         Raises:
             asyncio.CancelledError: the token was cancelled, and there is no ``work_dir``.
@@ -223,8 +223,9 @@ class AutogenCodeExecutor(FrameworkExecutor, BaseExecutor, Component[AutogenExec
         return AutogenCodeResult(done.exit_code, done.output, [Path(file) for file in done.files], done.code_file)
 
     async def _run_in_own_loop(self, session: AsyncSession, code_blocks: Sequence[MarkdownBlock]) -> BlocksResult:
-        """Run blocks in the event loop that started the executor, which may run in another thread."""
+        """Run blocks in the event loop of ``start``, which may run in another thread."""
         assert self._blocks is not None
+        # A context variable: `run_coroutine_threadsafe` copies this context into the other loop, so it holds there too.
         with interrupting_cells():
             running = self._blocks.run(session, code_blocks)
             if self._loop is None or self._loop is asyncio.get_running_loop() or not self._loop.is_running():
@@ -233,12 +234,12 @@ class AutogenCodeExecutor(FrameworkExecutor, BaseExecutor, Component[AutogenExec
 
     @property
     def timeout(self) -> float:
-        """Return the seconds that a block may run."""
+        """Return the time limit of a block, in seconds."""
         return self._conventions.timeout or self._executor.config.budgets.timeout
 
     @property
     def work_dir(self) -> Path:
-        """Return the directory to work in as it was chosen; without a choice a temporary one, which ``stop`` removes.
+        """Return the chosen ``work_dir``; without a choice a temporary directory, which ``stop`` removes.
 
         Raises:
             RuntimeError: a ``workspace`` was chosen, and the executor is not started.
@@ -257,7 +258,7 @@ class AutogenCodeExecutor(FrameworkExecutor, BaseExecutor, Component[AutogenExec
 
     @property
     def cleanup_temp_files(self) -> bool:
-        """Return whether the file of a block is deleted once it has run."""
+        """Return whether the file of a block is deleted after the run."""
         return self._conventions.deletes_code
 
     @property

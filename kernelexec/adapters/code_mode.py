@@ -1,10 +1,10 @@
-"""A stateful code mode for fastmcp servers: its ``CodeMode`` runs code in a session, and the code calls the server's tools.
+"""A stateful code mode for fastmcp servers: ``CodeMode`` of fastmcp runs code in a session, and the code calls server tools.
 
-This module does not import fastmcp. Code requests function calls through displayed messages and reads their results from
-files in its workspace, so that this works with every kind of kernel, also without a network. A cell of code mode is the code at
-the top level, with a prelude that defines the functions and an epilogue that sends its value. Unlike in other cells, the code
-may ``return``: a final return becomes a call; with other returns, the code is put into a loop that returns break.
-It is not put into a function, which would have its own variables and would not allow statements of the top level.
+This module does not import fastmcp. Code requests function calls through displayed messages and reads the results from files
+in the workspace. Both work with every kind of kernel, also without a network. A cell of code mode has a prelude with the
+functions, the code at the top level, and an epilogue, which sends the value. Unlike other cells, the code may ``return``. A
+final return becomes a call. With other returns, the code becomes the body of a loop, and returns become breaks. The body of a
+function would not do: its variables are local, and statements of the top level are not allowed there.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _REPORT_CHARS = 2000
 
 
 class SandboxProvider:
-    """fastmcp's ``SandboxProvider``, for ``CodeMode(sandbox_provider=...)``: variables last from one run to the next.
+    """fastmcp's ``SandboxProvider``, for ``CodeMode(sandbox_provider=...)``: variables last from run to run.
 
     Args:
         session: an open session, which the caller closes; runs take turns.
-        timeout: seconds for one run, including its function calls; the session's timeout by default.
+        timeout: seconds for a run with all function calls; the session's timeout by default.
     """
 
     def __init__(self, session: AsyncSession, *, timeout: float | None = None) -> None:
@@ -72,28 +72,28 @@ class SandboxProvider:
         inputs: Mapping[str, Any] | None = None,
         external_functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Any:  # noqa: ANN401 - the code's value
-        """Run code and return its value, or the value of its last expression, as JSON values.
+        """Run code and return the returned value, or the value of the last expression, as JSON values.
 
-        The code is a cell of plain Python that may also ``return``. These other types are converted to JSON: sets to lists;
-        dates and times to ISO text; dataclasses and pydantic models to dictionaries of their fields; numpy's arrays and
-        numbers; a pandas DataFrame to a list of one dictionary per row, with its index as a column unless it only counts the
-        rows; a Series to the list of its values, or like a DataFrame if its index does more than count. Tuples become lists,
-        keys text, NaN None. Any other value raises ``TypeError`` in the code: values are never converted partly. The same
-        applies to the arguments of functions.
+        The code is a cell of plain Python with ``return``. These other types are converted to JSON: sets to lists; dates and
+        times to ISO text; dataclasses and pydantic models to dictionaries of their fields; numpy's arrays and numbers; a pandas
+        DataFrame to a list with a dictionary per row, with the index as a column unless the index only counts the rows; a
+        Series to a list of values, or like a DataFrame if the index does more than count. Tuples become lists, keys text, NaN
+        None. Any other value raises ``TypeError`` in the code: values are never converted partly. The same applies to the
+        arguments of functions.
 
         Args:
-            code: Python of the version that runs this program; it may ``await`` and ``return``.
+            code: Python of this program's version, also with ``await`` and ``return``.
             inputs: variables of the code, as JSON values.
-            external_functions: plain or coroutine functions that the code can await until the run ends. Their exceptions
-                become ``RuntimeError`` in the code, and so do further calls while the arguments of those without an answer
-                take 16 MiB. Return values that are not JSON are converted by pydantic, or to text.
+            external_functions: plain or coroutine functions for the code to await until the run ends. Their exceptions become
+                ``RuntimeError`` in the code. Further calls raise ``RuntimeError`` too while the arguments of unanswered calls
+                take 16 MiB. Return values outside of JSON are converted by pydantic, or to text.
 
         Raises:
             InvalidCode: the code is not valid Python for a cell; nothing ran.
             InvalidRequest: the name of a function or an input is not an identifier, or is a keyword; nothing ran.
             InvalidWorkDir: the workspace cannot be written; nothing ran.
             SecurityError: the rules refused the code, with the reason in the message; nothing ran.
-            ExecutionFailed: the code failed, with the end of its traceback in the message; or its value cannot be read.
+            ExecutionFailed: the code failed, with the end of the traceback in the message; or the value cannot be read.
             TypeError, ValueError: an input is not a JSON value.
         """
         functions = dict(external_functions or {})
@@ -102,6 +102,7 @@ class SandboxProvider:
         async with self._turn:
             result = remove_start_notes(await code_run.execute(source, self._timeout), self._session)
         if not result.ok:
+            # An aborted cell never ran, so it has no traceback: the result's own error says why.
             if result.status == "aborted":
                 result.raise_for_error()  # the cell was refused
             report = "\n".join([quote_output(result.text[-_REPORT_CHARS:].strip()), format_notes(model_notes(result))]).strip()
@@ -114,7 +115,7 @@ class SandboxProvider:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A function call of a kernel; without a function or arguments its answer is an error."""
+    """A function call of a kernel. Without a function or arguments, the answer is an error."""
 
     id: str
     function: Callable[..., Any] | None
@@ -127,9 +128,15 @@ class _Call:
 
 
 class _CodeRun:
-    """One run of code with its function calls, which end with the run. It leaves no files in the workspace."""
+    """A run of code. All function calls end with the run, and no files stay in the workspace."""
+
+    # The way of a call: the kernel displays {token, id, name, arguments}; `_on_output` accepts it, `_serve` starts it, and
+    # `_answer` writes <directory>/<id>.json, which the kernel polls for and deletes. The directory is the sign of life: a
+    # waiting kernel gives up as soon as it is gone, so every end of a run only has to remove it.
 
     def __init__(self, session: AsyncSession, functions: Mapping[str, Callable[..., Any]]) -> None:
+        # Messages of earlier runs, whose tasks may go on in the kernel, have another token. It protects no secret: the code
+        # itself can read it, and call nothing but the functions of this run.
         self.token = secrets.token_hex(16)
         self._directory = _FOLDER / secrets.token_hex(16)
         self.folder = str(PurePosixPath(session.workspace_inside, *self._directory.parts))
@@ -147,7 +154,7 @@ class _CodeRun:
         self._writing = anyio.CapacityLimiter(1)
 
     async def execute(self, source: str, timeout: float | None) -> ExecutionResult:
-        """Run the cell and return its result. All function calls have ended when this returns or raises."""
+        """Run the cell and return the result. At the return or the exception, all function calls have ended."""
         outcome: ExecutionResult | Exception
         try:
             if self._functions:
@@ -161,6 +168,7 @@ class _CodeRun:
                 except Exception as exc:  # noqa: BLE001 - raised below: a task group would wrap it
                     outcome = exc
                 finally:
+                    # Before the cancellation: `_answer` turns that into an error, which must not be written any more.
                     self._is_running = False
                     calls.cancel_scope.cancel()
         finally:
@@ -179,6 +187,7 @@ class _CodeRun:
     def _accept(self, message: Mapping[str, Any]) -> None:
         """Accept a call. The kernel's message is untrusted: only the run's own functions can be called."""
         call_id, name, arguments = (message.get(key) for key in ("id", "name", "arguments"))
+        # The id becomes a file name below: only hexadecimal digits, never a path.
         if not isinstance(call_id, str) or not _ID.fullmatch(call_id):
             return
         function = self._functions.get(name) if isinstance(name, str) else None
@@ -197,6 +206,7 @@ class _CodeRun:
         """Start the requested calls from this task, whose context variables functions must see."""
         while True:
             call = await self._requests.get()
+            # Taken here and released by `_answer`, so waiting calls cost no task; `_held_bytes` bounds their memory.
             await self._free.acquire()
             calls.start_soon(self._answer, call)
 
@@ -207,7 +217,7 @@ class _CodeRun:
             await self._write_answer(await self._refused.get(), content)
 
     async def _answer(self, call: _Call) -> None:
-        """Call a function for the waiting kernel and write its result, as long as the run lasts."""
+        """Call a function for the waiting kernel and write the result, as long as the run lasts."""
         try:
             content = json.dumps({"value": await _call_function(call)}, default=_to_plain)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it must not end this program
@@ -225,7 +235,7 @@ class _CodeRun:
         await await_to_end(writing)  # an abandoned thread would write after the directory was removed
 
     def _open(self) -> None:
-        """Create the run's directory, whose existence tells the kernel that the run lasts."""
+        """Create the run's directory, which exists for the kernel to see as long as the run lasts."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 replace_beneath(self._session.workspace, self._directory / "lasts", b"")
@@ -238,7 +248,7 @@ class _CodeRun:
                 return
 
     def _write(self, call: str, content: bytes) -> None:
-        """Write a result. If that fails, remove the directory, which ends all waiting calls in the kernel."""
+        """Write a result. On an error remove the directory, which ends all waiting calls in the kernel."""
         try:
             if self._is_running:
                 replace_beneath(self._session.workspace, self._directory / f"{call}.json", content)
@@ -246,7 +256,7 @@ class _CodeRun:
             self._close()
 
     def _close(self) -> None:
-        """Remove the directory, in a thread: a cell may fill it meanwhile."""
+        """Remove the directory, in a thread: a cell may add files meanwhile."""
         self._is_running = False
         remove_within(self._session.workspace, self._directory, seconds=CALL_SECONDS)
         with suppress(OSError):  # something else is in it
@@ -277,7 +287,7 @@ def _depth(value: object) -> int:
 
 
 def _describe_exception(exc: BaseException) -> str:
-    """Describe an exception, also if its ``__str__`` fails."""
+    """Describe an exception, also after an error in ``__str__``."""
     try:
         return f"{type(exc).__name__}: {exc}"
     except Exception:  # noqa: BLE001 - ``__str__`` of any class
@@ -285,7 +295,7 @@ def _describe_exception(exc: BaseException) -> str:
 
 
 def _to_plain(value: object) -> object:
-    """Convert a value that is not JSON: by pydantic, or to text."""
+    """Convert a value outside of JSON: by pydantic, or to text."""
     dump = getattr(value, "model_dump", None)
     return dump(mode="json") if callable(dump) else str(value)
 
@@ -395,14 +405,14 @@ _EPILOGUE = f"{_RESERVED_NAME}.ends()\ndel {_RESERVED_NAME}\n"
 
 
 def build_cell(code: str, *, inputs: Mapping[str, Any], functions: Iterable[str], token: str, folder: str) -> str:
-    """Build the cell that runs code in the session's namespace, and that displays its function calls and its value.
+    """Build the cell for code. The cell runs in the session's namespace, and displays function calls and the value.
 
     Args:
         code: see ``SandboxProvider.run``.
-        inputs: variables that are set first, as JSON values.
-        functions: names of functions that the code can await.
-        token: the token of this run, which is in all of its messages.
-        folder: the run's directory as the kernel sees it. Results of calls are written there as long as it exists.
+        inputs: variables of the code, as JSON values.
+        functions: names of functions for the code to await.
+        token: the token of this run, in all messages.
+        folder: the run's directory as the kernel sees the path. Results of calls are written there while the directory exists.
 
     Raises:
         InvalidCode: the code is not valid Python for the top level.
@@ -415,6 +425,7 @@ def build_cell(code: str, *, inputs: Mapping[str, Any], functions: Iterable[str]
     prelude = _PRELUDE.replace("@LIMIT@", str(ARGUMENTS_CHARS)).replace("@CALL@", CALL).replace("@VALUE@", VALUE)
     values = json.dumps([*inputs.values()])
     bound = ", ".join([*inputs, *names, _RESERVED_NAME])
+    # A function of the same code with empty globals: the session may have a `map` or `display` of its own.
     call = f"{_RESERVED_NAME}.__class__({_RESERVED_NAME}.__code__, {{}})({token!r}, {folder!r}, {values!r}, {names!r})"
     text = code.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     try:
@@ -433,9 +444,9 @@ def _check_name(name: object) -> None:
 
 
 def _replace_returns(text: str) -> tuple[str, str]:
-    """Return the ``from __future__`` imports of code, which must begin a cell, and the code with its returns replaced by calls.
+    """Return the ``from __future__`` imports of code, which must begin a cell, and the code with calls in the place of returns.
 
-    Code without such imports that returns at its end only stays as it was written.
+    Without such imports and with a return only at the end, the code stays as written.
     """
     trial = ast.parse(text, "code")
     _drop_returns(trial.body)
@@ -455,7 +466,8 @@ def _replace_returns(text: str) -> tuple[str, str]:
 
 
 def _replace_end(text: str, last: ast.Return | ast.Expr) -> str:
-    """Replace the last statement of code by the call that returns its value."""
+    """Replace the last statement of code by a call with the statement's value."""
+    # As bytes: `col_offset` counts UTF-8 bytes, not characters.
     lines = text.encode().split(b"\n")
     before = b"\n".join([*lines[: last.lineno - 1], lines[last.lineno - 1][: last.col_offset]]).decode()
     value = (ast.get_source_segment(text, last) or "").removeprefix("return" if isinstance(last, ast.Return) else "")
@@ -477,7 +489,7 @@ def _drop_returns(block: list[ast.stmt]) -> None:
 
 
 def _break_at_returns(block: list[ast.stmt], numbers: Iterator[int]) -> list[ast.stmt]:
-    """Replace the returns of a block by breaks. An inner loop is followed by a break if a return ended it."""
+    """Replace the returns of a block by breaks. A conditional break after an inner loop with a return leaves the outer loop."""
     statements: list[ast.stmt] = []
     for node in block:
         if isinstance(node, ast.Return):
@@ -501,12 +513,12 @@ def _call_run(method: str, *args: ast.expr) -> ast.Expr:
 
 
 def _has_return(block: list[ast.stmt]) -> bool:
-    """Return whether a block contains a return of its scope."""
+    """Return whether a block contains a return of the same scope."""
     return any(isinstance(node, ast.Return) or any(map(_has_return, _blocks(node))) for node in block)
 
 
 def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks within a statement that run in its own scope."""
+    """Yield the blocks of a statement within the same scope."""
     if isinstance(node, _SCOPES):
         return
     for part in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):

@@ -1,4 +1,4 @@
-"""A sandbox for deep agents of LangChain: commands and files of one session, whose ``cd`` and ``export`` last."""
+"""A sandbox for deep agents of LangChain: commands and files of a session, whose ``cd`` and ``export`` last."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class SessionSandbox(BaseSandbox):
         return self._session.name
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """Run a command; its output ends with a line about a timeout, a refusal or a lost state.
+        """Run a command. The output ends with a line about a timeout, a refusal or a lost state.
 
         ``timeout`` is in seconds: None is the session's own, 0 is none. The exit code is 124 after a timeout, and 126 for a
-        command that a rule refuses.
+        refused command.
         """
         try:
             return _response(self._session.execute_command(command, timeout=_seconds(timeout)))
@@ -68,7 +68,7 @@ class SessionSandbox(BaseSandbox):
             return ExecuteResponse(str(exc), exit_code=1)
 
     async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """Run a command without blocking the event loop; if the caller is cancelled, it is interrupted. See ``execute``."""
+        """Run a command without blocking the event loop; a cancelled call interrupts the command. See ``execute``."""
         seconds = _seconds(timeout)
         try:
             return _response(
@@ -94,7 +94,7 @@ class SessionSandbox(BaseSandbox):
         return await call_in_thread(lambda: self.download_files(paths))
 
     def _transfer(self, path: str, transfer: Callable[..., Awaitable[T]]) -> tuple[T | None, str | None]:
-        """Transfer a file; return the content, if it was read, and the framework's name of the error, or None."""
+        """Transfer a file; return the content of a read, or None, and the framework's name of an error, or None."""
         if not path.startswith("/"):
             return None, INVALID_PATH
         try:
@@ -115,6 +115,7 @@ def _seconds(timeout: int | None) -> float | None:
 
 def _quote(text: str) -> str:
     """Return the output of a command for a model; the JSON lines and the separators of the file tools keep their meaning."""
+    # The base class runs scripts by `execute` and parses their output: an escape in the text would break their JSON.
     lines = text.splitlines(keepends=True)
     return "".join(escape_notes_in_json(line) if _is_answer(line) else _quote_line(line) for line in lines)
 

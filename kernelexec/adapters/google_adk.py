@@ -33,12 +33,11 @@ TEXT_BYTES = 20_000
 class SessionCodeExecutor(BaseCodeExecutor):  # type: ignore[misc] # the ADK is in no environment of the tests
     """The executor of ``LlmAgent(code_executor=...)``. Each ADK session has a persistent kernel session of its own.
 
-    With ``stateful=False`` each call has a new kernel. Input files are written into the workspace once. Files that a cell
-    writes, its pictures among them, are output files, which the ADK saves as artifacts. ``timeout_seconds`` is the time of
-    each cell.
+    With ``stateful=False`` each call has a new kernel. Input files are written into the workspace once. Written files and
+    pictures of a cell are output files, which the ADK saves as artifacts. ``timeout_seconds`` is the time limit of a cell.
 
     Args:
-        executor: an open executor, which the caller closes; closing it ends all kernels.
+        executor: an open executor, which the caller closes. The close ends all kernels.
         data: the fields of ``BaseCodeExecutor``.
     """
 
@@ -56,8 +55,9 @@ class SessionCodeExecutor(BaseCodeExecutor):  # type: ignore[misc] # the ADK is 
         invocation_context: InvocationContext,  # noqa: ARG002 - the ADK's signature
         code_execution_input: CodeExecutionInput,
     ) -> CodeExecutionResult:
-        """Run a cell. A failure is in ``stderr``, with the printed text, the state and hints, as the model reads only that."""
+        """Run a cell. ``stderr`` has a failure with the printed text, the state and hints, as the model reads nothing else."""
         execution_id = code_execution_input.execution_id
+        # A digest: an id of the ADK may have characters or a length that a session's name cannot have.
         name = f"adk-{hashlib.sha256((execution_id or repr(id(code_execution_input))).encode()).hexdigest()[:24]}"
         try:
             session = self._executor.session(name)
@@ -76,7 +76,7 @@ class SessionCodeExecutor(BaseCodeExecutor):  # type: ignore[misc] # the ADK is 
         return self
 
     def _write_inputs(self, session: Session, files: list[File]) -> None:
-        """Write the input files that the session has not had yet; a cell may have changed the others."""
+        """Write new input files. Earlier ones stay as they are, because a cell may have changed them."""
         written = self._written.setdefault(session.name, set())
         for file in files:
             content = _decode(file.content)
@@ -119,13 +119,13 @@ def _read_outputs(session: Session, paths: tuple[str, ...], written: set[str]) -
 
 
 def _read(session: Session, path: str, room: int) -> bytes | None:
-    """Return a file's content; None if it is larger than ``room``, or cannot be read."""
+    """Return a file's content; None for an unreadable file, or more than ``room`` bytes."""
     content = bytearray()
     offset: int | None = 0
     try:
         while offset is not None:
             page = session.files.read_bytes(path, offset=offset)
-            if page.total_bytes > room:
+            if page.total_bytes > room:  # asked at each page: a cell's process may still append to the file
                 return None
             content += page.content
             offset = page.next_offset

@@ -79,7 +79,7 @@ class KernelSandboxConfig(BaseModel):
 
 @sandboxenv(name="kernelexec")
 class KernelSandboxEnvironment(SandboxEnvironment):
-    """The sandbox of a sample: a session, in whose workspace commands start. Its commands run one after the other.
+    """The sandbox of a sample: a session. Commands start in the workspace, and run one after the other.
 
     Args:
         session: an open session, which ``sample_cleanup`` closes.
@@ -100,7 +100,7 @@ class KernelSandboxEnvironment(SandboxEnvironment):
         timeout_retry: bool = True,  # noqa: ARG002, FBT001, FBT002 - a session needs no retry
         concurrency: bool = True,  # noqa: ARG002, FBT001, FBT002 - the session's queue is the limit
     ) -> ExecResult[str]:
-        """Run a program. What the caller must know besides its output, such as a lost kernel, ends stderr.
+        """Run a program. A report about a refusal, an interruption, or a lost or restored state ends stderr.
 
         Raises:
             TimeoutError, PermissionError, OutputLimitExceededError: as the framework defines them.
@@ -108,7 +108,7 @@ class KernelSandboxEnvironment(SandboxEnvironment):
             SandboxUnavailableError: the session is closed, or no kernel starts.
         """
         command = shlex.join(cmd)
-        if cwd is not None:
+        if cwd is not None:  # not as `work_dir`, which has to be inside of the workspace
             command = shlex.join(["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", cwd, *cmd])
         try:
             call = partial(
@@ -155,7 +155,7 @@ class KernelSandboxEnvironment(SandboxEnvironment):
         return content.decode() if text else content
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
-        """Return the command that opens a shell beside the sandbox's commands.
+        """Return a command for a shell beside the sandbox's commands.
 
         Raises:
             ConnectionError: the session is closed, or its kernel has ended.
@@ -199,7 +199,7 @@ class KernelSandboxEnvironment(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,  # noqa: ARG003, FBT001 - the same
     ) -> None:
-        """Close the session of a sample and remove its workspace."""
+        """Close the session of a sample and remove the workspace."""
         for environment in environments.values():
             session = environment.as_type(cls).session
             await call_in_thread(lambda: _executors.close_session(_read_config(config), session))  # noqa: B023 - awaited
@@ -211,7 +211,7 @@ class KernelSandboxEnvironment(SandboxEnvironment):
         config: SandboxEnvironmentConfigType | None,
         cleanup: bool,  # noqa: ARG003, FBT001 - the same
     ) -> None:
-        """End all sessions of the configuration that remain, with all their processes."""
+        """End all remaining sessions of the configuration, with all their processes."""
         await call_in_thread(lambda: _executors.close(_read_config(config)))
 
     @classmethod
@@ -222,10 +222,10 @@ class KernelSandboxEnvironment(SandboxEnvironment):
 
 @tool
 def python_session(timeout: float | None = None) -> Tool:
-    """Return a tool that runs Python code in the kernel of the sample's sandbox, whose variables last from call to call.
+    """Return a tool for Python code in the kernel of the sample's sandbox, whose variables last from call to call.
 
     Args:
-        timeout: seconds that a cell may run; None is the limit of the sandbox's configuration.
+        timeout: the time limit of a cell, in seconds; None is the limit of the sandbox's configuration.
     """
 
     async def execute(code: str) -> ToolResult:
@@ -247,7 +247,7 @@ def python_session(timeout: float | None = None) -> Tool:
 
 
 class _Executors:
-    """The open executors, one for each configuration, each with a directory for its workspaces."""
+    """The open executors by their configurations, each with a directory for workspaces."""
 
     def __init__(self) -> None:
         self._opened: dict[KernelSandboxConfig, tuple[Executor, ExitStack]] = {}
@@ -280,7 +280,7 @@ _executors = _Executors()
 
 
 def _read_config(config: SandboxEnvironmentConfigType | None) -> KernelSandboxConfig:
-    """Return the configuration: the given one, or that of a YAML file."""
+    """Return the given configuration, or the configuration in a YAML file."""
     match config:
         case None:
             return KernelSandboxConfig()

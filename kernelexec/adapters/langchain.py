@@ -18,8 +18,8 @@ except ImportError as exc:
 def session_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> list[BaseTool]:
     """Return ``execute_code``, ``execute_command`` and ``read_output`` for ``create_agent(tools=...)``.
 
-    Variables, ``cd`` and ``export`` last from call to call. A message's artifact is the cell's ``ExecutionResult``. A call of
-    ``ainvoke`` that is cancelled interrupts its cell.
+    Variables, ``cd`` and ``export`` last from call to call. A message's artifact is the cell's ``ExecutionResult``. A cancelled
+    ``ainvoke`` interrupts the cell.
 
     Args:
         session: an open session, which the caller closes.
@@ -49,7 +49,7 @@ def _make_tool(tool: FunctionTool) -> BaseTool:
 
 
 def _content(answer: ToolAnswer) -> tuple[str | list[dict[str, Any]], ExecutionResult | None]:
-    """Return an answer's text, with pictures where it has any, and its artifact."""
+    """Return an answer's text, with the pictures if there are any, and the artifact."""
     if not answer.pictures:
         return answer.text, answer.result
     pictures = [

@@ -37,8 +37,8 @@ _FAILED = 1
 def session_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> list[FunctionTool]:
     """Return ``execute_code``, ``execute_command`` and ``read_output`` for ``Agent(tools=...)``.
 
-    Variables, ``cd`` and ``export`` last from call to call and from run to run. Pictures of a cell are image outputs. A call
-    that is cancelled interrupts its cell.
+    Variables, ``cd`` and ``export`` last from call to call and from run to run. Pictures of a cell are image outputs. A
+    cancelled call interrupts the cell.
 
     Args:
         session: an open session, which the caller closes.
@@ -61,7 +61,7 @@ class SessionShell:
         self._session = session
 
     async def __call__(self, request: ShellCommandRequest) -> ShellResult:
-        """Run the commands of a call one after the other, up to the first that does not end in its time."""
+        """Run the commands of a call one after the other, up to the first timeout."""
         action = request.data.action
         timeout = None if action.timeout_ms is None else max(action.timeout_ms, 1) / 1000
         outputs: list[ShellCommandOutput] = []
@@ -84,7 +84,7 @@ class SessionShell:
 
 
 def _report(result: ExecutionResult) -> str:
-    """Return stderr, with what the model must know about a command that failed."""
+    """Return stderr, with a report to the model about a failed command."""
     stderr = quote_output(result.stderr)
     if result.ok:
         return stderr
@@ -107,7 +107,7 @@ def _make_tool(tool: SessionTool) -> FunctionTool:
 
 
 def _content(answer: ToolAnswer) -> str | list[ToolOutputText | ToolOutputImage]:
-    """Return an answer's text, with pictures where it has any."""
+    """Return an answer's text, with the pictures if there are any."""
     if not answer.pictures:
         return answer.text
     urls = (f"data:{picture.mime};base64,{base64.b64encode(picture.content).decode()}" for picture in answer.pictures)

@@ -54,14 +54,14 @@ class SessionToolset(FunctionToolset[Any]):
 
 
 class SessionWorkspace:
-    """A ``WorkspaceBackend`` that runs commands: a session of its own, which its first operation opens.
+    """A ``WorkspaceBackend`` for commands: a session of its own, opened by the first operation.
 
-    Commands are processes in the session's workspace; each starts there. Its session is that of ``executor.session(ref.id)``,
-    so a ``SessionToolset`` can work in the same files. ``executor.close_session(ref.id)`` ends it.
+    Each command is a process, which starts in the session's workspace. ``executor.session(ref.id)`` returns the session, so a
+    ``SessionToolset`` can work on the same files. ``executor.close_session(ref.id)`` ends the session.
 
     Args:
         executor: an open executor, which the caller closes.
-        ref: the reference of an earlier workspace of the executor, to continue in it; None for a new one.
+        ref: the reference of an earlier workspace of the executor, to continue there; None for a new workspace.
     """
 
     def __init__(self, executor: Executor, ref: WorkspaceRef | None = None) -> None:
@@ -97,10 +97,10 @@ class SessionWorkspace:
     ) -> CommandResult:
         """Run a program, or with ``shell`` a shell's command line, in a process of its own.
 
-        A command that a rule refuses has exit code 126; stderr contains the reason.
+        A refused command has exit code 126; stderr contains the reason.
 
         Raises:
-            TypeError: the command is text without ``shell``, or a list with it.
+            TypeError: the command is text without ``shell``, or a list with ``shell``.
             ValueError: the timeout is not a positive number.
             WorkspaceTimeoutError, WorkspaceOutputLimitError: with the output so far.
             WorkspaceUnavailableError: the session was closed.
@@ -125,6 +125,7 @@ class SessionWorkspace:
         if outcome.streams.is_cut:
             message = f"The command wrote more than {OUTPUT_BYTES} bytes."
             raise WorkspaceOutputLimitError(message, limit=OUTPUT_BYTES, stdout=stdout, stderr=stderr)
+        # Asked after the command, which may itself have removed the directory; its exit code says nothing about that.
         if session.workspace.exists():
             return CommandResult(exit_code=outcome.exit_code, stdout=stdout, stderr=join_report(stderr, outcome.report))
         raise WorkspaceUnavailableError(f"The workspace {session.name!r} no longer exists.")
@@ -139,6 +140,7 @@ class SessionWorkspace:
         with self._opening:  # several operations may be the first
             if self._session is None:
                 name = f"workspace-{uuid.uuid4().hex[:12]}" if self._ref is None else self._ref.id
+                # An earlier workspace is only looked up: a new and empty session must not pass for one with files.
                 session = self._executor.session(name) if self._ref is None else self._executor.open_session(name)
                 if session is None:
                     raise Closed(f"The workspace {name!r} was closed.")
@@ -157,7 +159,7 @@ def _make_tool(tool: FunctionTool) -> Tool[Any]:
 
 
 def _content(answer: ToolAnswer) -> str | list[str | BinaryContent]:
-    """Return an answer's text, with pictures where it has any."""
+    """Return an answer's text, with the pictures if there are any."""
     if not answer.pictures:
         return answer.text
     return [answer.text, *(BinaryContent(picture.content, media_type=picture.mime) for picture in answer.pictures)]

@@ -1,4 +1,4 @@
-"""A sandbox for AG2 1.x, behind its shell and code tools: one session, whose variables, ``cd`` and ``export`` last."""
+"""A sandbox for the shell and code tools of AG2 1.x: a session, whose variables, ``cd`` and ``export`` last."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _INLINE_WORDS = 3
 
 
 class Sandbox:
-    """AG2's ``Sandbox`` protocol. Use ``async with``; or it opens at the first call and ``aclose()`` closes it.
+    """AG2's ``Sandbox`` protocol. Use ``async with``; without that, the first call opens the sandbox and ``aclose()`` ends it.
 
     ``["python", "-c", code]``, the call of AG2's code tool, is a cell of the session's kernel; ``["sh", "-c", command]``, the
-    call of its shell tool, is a command of the session: both keep their state. Any other program runs unchanged. A sandbox may
-    be used from any event loop. Its calls take turns.
+    call of the shell tool, is a command of the session: both keep their state. Any other program runs unchanged. Any event loop
+    may use the sandbox. Calls take turns.
 
     Args:
         isolation: see ``Executor``.
@@ -64,7 +64,7 @@ class Sandbox:
     async def exec(self, argv: list[str], *, env: dict[str, str] | None = None, timeout: float | None = None) -> ExecResult:
         """Run a program, or its equivalent in the session; exit code 124 after a timeout, 127 if the program does not exist.
 
-        ``env`` applies to this call only: with it, Python code runs in its own process and does not change the session.
+        ``env`` applies to this call only: Python code then runs in a separate process and does not change the session.
         """
         if not argv:
             return ExecResult(output="", exit_code=2)
@@ -99,7 +99,7 @@ class Sandbox:
         await await_target(session, lambda target: target.files.delete_many(_check_relative(path)))
 
     async def aclose(self) -> None:
-        """Close the session and end all its processes. A second call does nothing."""
+        """Close the session and end all processes. A second call does nothing."""
         await call_in_thread(self._close)
 
     async def __aenter__(self) -> Self:

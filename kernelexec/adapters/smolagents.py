@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class PythonExecutor(RemotePythonExecutor):
-    """An executor for ``CodeAgent(executor=...)``. It opens at once; the end of a ``with`` block or ``cleanup()`` closes it.
+    """An executor for ``CodeAgent(executor=...)``, open at once. The end of a ``with`` block or ``cleanup()`` closes it.
 
-    smolagents sends tools to the kernel as source, and variables as JSON. Values that need pickle are rejected. An agent sends
+    smolagents sends tools to the kernel as source, and variables as JSON. Values in need of pickle are rejected. An agent sends
     tools and variables once per run; this executor sends them again to each new kernel.
 
     Args:
         isolation: see ``Executor``.
-        additional_imports: packages that are installed first, as by ``session.install``.
+        additional_imports: packages to install first, as by ``session.install``.
         options: see ``ExecutorOptions``.
 
     Raises:
@@ -60,10 +60,10 @@ class PythonExecutor(RemotePythonExecutor):
             self._opened = opened.pop_all()
 
     def run_code_raise_errors(self, code: str) -> CodeOutput:
-        """Run a cell and return its last value, its printed text, and whether it was the final answer.
+        """Run a cell and return the last value, the printed text, and whether the value is the final answer.
 
-        A picture is returned as an image, SVG as its source, any other value as its text. Without a value, the last displayed
-        picture is returned.
+        A picture is returned as an image, SVG as source, any other value as text. Without a value, the last displayed picture
+        is returned.
 
         Raises:
             AgentExecutionError: the cell failed; the text is for the model, and includes the state.
@@ -72,6 +72,7 @@ class PythonExecutor(RemotePythonExecutor):
         result = remove_start_notes(self.session.execute(code), self.session)
         logs = quote_output(result.stdout + result.stderr)
         error = result.error
+        # smolagents' `final_answer` ends a cell by an exception, whose text is the encoded answer.
         if error is not None and error.ename == self.FINAL_ANSWER_EXCEPTION:
             return CodeOutput(output=self._decode_answer(error.evalue), logs=logs, is_final_answer=True)
         if not result.ok:
@@ -81,7 +82,7 @@ class PythonExecutor(RemotePythonExecutor):
         return CodeOutput(output=_last_value(result), logs=logs, is_final_answer=False)
 
     def send_tools(self, tools: dict[str, Any]) -> None:
-        """Define tools in the kernel and in each later one. The agent calls this at the beginning of a run.
+        """Define tools in the kernel and in each later kernel. The agent calls this at the beginning of a run.
 
         Raises:
             AgentExecutionError: the definition failed, or a needed package cannot be installed.
@@ -92,7 +93,7 @@ class PythonExecutor(RemotePythonExecutor):
         self._tools |= tools
 
     def send_variables(self, variables: dict[str, Any]) -> None:
-        """Set variables in the kernel and in each later one. The agent calls this at the beginning of a run.
+        """Set variables in the kernel and in each later kernel. The agent calls this at the beginning of a run.
 
         Raises:
             SerializationError: a value is not JSON.
@@ -105,6 +106,7 @@ class PythonExecutor(RemotePythonExecutor):
 
     def _send_again(self) -> None:
         """Send tools and variables again to a new kernel."""
+        # The library sends by `run_code_raise_errors`, which comes back here: `_is_sending` ends that recursion.
         lives = self.session.connection_file is not None and self.session.kernel_epoch == self._epoch
         if lives or self._is_sending or not (self._tools or self._variables):
             return
@@ -133,7 +135,7 @@ class PythonExecutor(RemotePythonExecutor):
             raise AgentExecutionError(quote_output(reason), self.logger) from exc
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
-        """Install packages for the session, except those that its kernel already has.
+        """Install packages for the session, except those present in the kernel.
 
         Raises:
             AgentExecutionError: a package cannot be installed.
@@ -149,7 +151,7 @@ class PythonExecutor(RemotePythonExecutor):
         return additional_imports
 
     def cleanup(self) -> None:
-        """Close the session and end all its processes. A second call does nothing."""
+        """Close the session and end all processes. A second call does nothing."""
         self._opened.close()
 
     def __enter__(self) -> Self:
@@ -160,7 +162,7 @@ class PythonExecutor(RemotePythonExecutor):
 
 
 def _copy_final_answer(tools: dict[str, Any]) -> dict[str, Any]:
-    """Copy the final answer's tool: smolagents rewrites it, and cannot do so twice."""
+    """Copy the tool of the final answer: smolagents rewrites the tool, and cannot do so twice."""
     return {name: copy.copy(tool) if name == "final_answer" else tool for name, tool in tools.items()}
 
 

@@ -24,7 +24,7 @@ _TIMEOUT_SCHEMA = {"type": ["number", "null"], "description": "Seconds that it m
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A tool for a model, with keyword arguments; its answer is text, also for invalid arguments and other errors."""
+    """A tool for a model, with keyword arguments. The answer is text, also for invalid arguments and other errors."""
 
     function: Callable[..., Any]
     """A call of a session, blocking or asynchronous, with the arguments; it returns a cell's result, or a page of output."""
@@ -50,7 +50,7 @@ class FunctionTool:
         return call
 
     async def acall(self, **arguments: Any) -> str:  # noqa: ANN401 - a model's arguments
-        """Call the tool without blocking the event loop; if the caller is cancelled, the cell is interrupted."""
+        """Call the tool without blocking the event loop; a cancelled call interrupts the cell."""
         return (await self.run_async(arguments)).text
 
     def run(self, arguments: Mapping[str, Any]) -> ToolAnswer:
@@ -62,12 +62,13 @@ class FunctionTool:
             return self._describe(exc)
 
     async def run_async(self, arguments: Mapping[str, Any]) -> ToolAnswer:
-        """Return the answer without blocking the event loop; if the caller is cancelled, the cell is interrupted."""
+        """Return the answer without blocking the event loop; a cancelled call interrupts the cell."""
         try:
             self._check(arguments)
             value = await await_result(self.session, lambda session: self.function(session, **arguments))
         except (TypeError, KernelexecError) as exc:
             return self._describe(exc)
+        # In a thread: pictures are decoded and made smaller there, which would block the event loop.
         return await call_in_thread(lambda: self._format(value))
 
     def openai(self, *, strict: bool = True) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def function_tools(session: Session, *, text_bytes: int = TEXT_BYTES) -> tuple[F
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The answer of a tool: text, at most four pictures, and the result of the cell or command, if the tool ran one."""
+    """The answer of a tool: text, at most four pictures, and the result of a cell or command, or None."""
 
     text: str
     pictures: tuple[Image, ...] = ()
@@ -162,7 +163,7 @@ class ToolAnswer:
 
 
 def make_answer(result: ExecutionResult, text_bytes: int = TEXT_BYTES) -> ToolAnswer:
-    """Return the answer for a result, with the id by which a model reads output that is longer than ``text_bytes``."""
+    """Return the answer for a result, with the execution id for reading the rest of an output of over ``text_bytes``."""
     is_cut = result.truncated or utf8_size(result.text) > text_bytes
     notes = [f"read_output(execution_id={result.execution_id!r}) has all of its output"] if is_cut else []
     answer = make_model_answer(remove_notebooks(result), text_bytes, notes)

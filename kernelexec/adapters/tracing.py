@@ -13,16 +13,16 @@ _OPEN_MAX = 10_000
 
 
 class Tracing:
-    """A hook that creates spans ``kernelexec.cell`` of kind ``INTERNAL``, without code and output.
+    """A hook for spans ``kernelexec.cell`` of kind ``INTERNAL``, without code and output.
 
-    Their attributes begin with ``kernelexec.``: ``session``, ``execution_id``, ``kernel_epoch``, ``kind`` (code, command),
+    The attributes begin with ``kernelexec.``: ``session``, ``execution_id``, ``kernel_epoch``, ``kind`` (code, command),
     ``language``, and at the end ``status``, ``state``, ``exit_code``, ``interrupted``, ``cause``, ``output_bytes``,
     ``isolation``, and seconds: ``queue_seconds``, ``start_seconds``, ``cpu_seconds``. The span of a failed cell has the status
-    ERROR, with the name of its exception. Changes of the kernel during the cell are events of the span.
+    ERROR, with the name of the exception. Changes of the kernel during the cell are events of the span.
 
     Args:
-        provider: the tracer provider; None for OpenTelemetry's global one, which records nothing until it is configured.
-        attributes: a function that returns further attributes; it is called when a span begins, in the context of the caller.
+        provider: the tracer provider; None for OpenTelemetry's global provider, which records nothing until configured.
+        attributes: a function for further attributes, called at the beginning of a span, in the context of the caller.
     """
 
     def __init__(self, provider: Any = None, attributes: Callable[[], Mapping[str, str]] = dict) -> None:  # noqa: ANN401 - TracerProvider
@@ -34,7 +34,7 @@ class Tracing:
         self._spans: dict[str, tuple[str, Any]] = {}
 
     def __call__(self, event: Event, /) -> None:
-        """Record one event."""
+        """Record an event."""
         match event:
             case CellStarted():
                 self._begin(event)
@@ -57,6 +57,7 @@ class Tracing:
         }
         span = self._tracer.start_span(NAME, attributes={**self._attributes(), **about})
         self._spans[event.execution_id] = event.session, span
+        # Spans whose CellExecuted never comes would fill the memory: the oldest end.
         while len(self._spans) > _OPEN_MAX:
             self._spans.pop(next(iter(self._spans)))[1].end()
 

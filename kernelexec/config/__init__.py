@@ -1,4 +1,4 @@
-"""Settings: one frozen tree of checked models."""
+"""Settings: a frozen tree of checked models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the containers that kernels run in. The defaults isolate; each relaxation is an option of its own."""
+"""Settings of kernels' containers. The defaults isolate; each relaxation is a separate option."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _check_tmpfs(value: Mapping[str, int]) -> Mapping[str, int]:
     sizes: dict[str, int] = {}
     for path, size in value.items():
         target = normalize_target(path)
-        if target not in _IN_MEMORY:
+        if target not in _IN_MEMORY:  # of those two only the size is set; each container has them anyway
             _raise_refusal(target_refusal(path))
         if target == WORKSPACE_INSIDE:
             raise ValueError("/workspace must not be in memory: the session's files would be lost")
@@ -247,7 +247,7 @@ class Container(FrozenModel):
 
     @property
     def is_reusable(self) -> bool:
-        """Return whether a second kernel can use the container, because the first one cannot change its root directory."""
+        """Return whether a second kernel can use the container, because the first kernel cannot change the root directory."""
         return self.mode == "persistent" and self.read_only_root and not self.sudo
 
     @property

@@ -1,4 +1,4 @@
-"""Loading of settings: arguments, configuration and environment variables as one checked ``Config``."""
+"""Loading of settings: arguments, configuration and environment variables become a checked ``Config``."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def load(
     environ: Mapping[str, str] | None = None,
     inside: bool | None = None,
 ) -> Config:
-    """Return the complete and checked settings of one executor. The container engine is not contacted.
+    """Return the complete and checked settings of an executor. The container engine is not contacted.
 
     The isolation is taken from ``isolation``, else ``use_docker``, else the configuration, else the environment variables
-    ``KERNELEXEC_USE_DOCKER`` and ``AUTOGEN_USE_DOCKER``. If none of them says anything, it is ``container``, or
-    ``container-host`` if this process runs in a container and ``KERNELEXEC_FORCE_CONTAINER`` is not true.
+    ``KERNELEXEC_USE_DOCKER`` and ``AUTOGEN_USE_DOCKER``. The default is ``container``, or ``container-host`` if this process
+    runs in a container and ``KERNELEXEC_FORCE_CONTAINER`` is not true.
 
     Args:
         isolation: ``container`` or ``docker``; ``local`` or ``host``; ``bubblewrap``; ``container-host`` within a container.
-        use_docker: True; False for ``local``; an image name; or a list of names, of which the first available one is used.
+        use_docker: True; False for ``local``; an image name; or a list of names, of which the first available image is used.
         workspace: overrides the workspace of the configuration.
-        config: a ``Config``, or a mapping of its options.
+        config: a ``Config``, or a mapping of options.
         environ: the environment variables; by default those of this process.
         inside: whether this process runs in a container; detected by default.
 
@@ -72,6 +72,7 @@ def load(
     """
     request = use_docker if isinstance(use_docker, ContainerRequest) else container_request(use_docker)
     short = config if isinstance(config, Mapping) else {}
+    # An image of the configuration chooses containers too, unless its `isolation` or `use_docker` decides.
     if request.use_docker is None and short.get("image") is not None and short.get("isolation") is None:
         request = ContainerRequest(use_docker=True, source=f"image={short_repr(short['image'])}")
     options = _as_mapping(config)
@@ -103,7 +104,7 @@ def container_request(use_docker: object) -> ContainerRequest:
 
 
 def parse_use_docker(value: object) -> UseDocker:
-    """Return a boolean as it is, and one image or a list of images as a tuple.
+    """Return a boolean unchanged, and an image or a list of images as a tuple.
 
     Raises:
         ValueError: the value is none of these.
@@ -132,10 +133,10 @@ def override(base: Config | Mapping[str, Any] | None, options: Mapping[str, Any]
 
 
 def find_profile(config: Config, name: str) -> Profile:
-    """Return the profile of that name.
+    """Return a profile by name.
 
     Raises:
-        InvalidConfig: the profile does not exist; the message names the closest one.
+        InvalidConfig: the profile does not exist; the message names the closest profile.
     """
     if not isinstance(name, str) or name not in config.profiles:
         names = sorted(config.profiles)
@@ -164,6 +165,7 @@ def _validate(options: Mapping[str, Any]) -> Config:
 
 def _apply_profile(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with the profile's values for unset ones; the caller validates the result."""
+    # For the profiles only: the two branches are validated by the caller, with the profile's values below their own.
     base = _validate({name: value for name, value in options.items() if name not in {"container", "budgets"}})
     chosen = find_profile(base, str(base.profile))
     container = _merge({"memory_bytes": chosen.memory_bytes, "cpus": chosen.cpus}, options.get("container", {}))
@@ -173,6 +175,7 @@ def _apply_profile(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_mapping(config: object) -> dict[str, Any]:
     if isinstance(config, Config):
+        # Explicit options only: a default must not override a profile, an argument or an environment variable.
         return config.model_dump(exclude_unset=True)
     if config is None or isinstance(config, Mapping):
         return short_options.expand(config or {})
@@ -252,7 +255,7 @@ def _read_switch(environ: Mapping[str, str], name: str) -> bool | None:
 
 
 def check_seconds(value: object, name: str) -> float:
-    """Check a number of seconds and return it; ``float("inf")``, which is no limit, becomes 31 years.
+    """Check and return a number of seconds; ``float("inf")``, which is no limit, becomes 31 years.
 
     Raises:
         InvalidTimeout: the value is not a number, or below 0.001.
@@ -264,13 +267,15 @@ def check_seconds(value: object, name: str) -> float:
 
 
 def isolation_variable(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the environment variable that sets the isolation, as NAME=VALUE; None if none is set."""
+    """Return the first set environment variable for the isolation, as NAME=VALUE; None without any."""
     values = ((name, (os.environ if environ is None else environ).get(name, "").strip()) for name in _SWITCHES)
     return next((f"{name}={value}" for name, value in values if value.lower() not in {"", "none"}), None)
 
 
 def with_limits(config: Config, profile: str | None, limits: Mapping[str, Any]) -> tuple[Config, Mapping[str, Any]]:
-    """Return the configuration with limits by their names in profiles, and all of them: those of ``profile`` for missing ones.
+    """Return the configuration with the limits applied, and all limits, completed from ``profile``.
+
+    The names of limits are those of profiles: ``memory_bytes``, ``cpus``, ``timeout``.
 
     Raises:
         InvalidConfig, InvalidTimeout: the profile does not exist, or a limit is invalid for any container.
@@ -300,10 +305,12 @@ def in_container(root: Path = Path("/")) -> bool:
 
 
 def _is_container_mount(line: str) -> bool:
-    """Return whether a line of mountinfo shows a layered root directory, or a file that engines mount into ``/etc``.
+    """Return whether a line of mountinfo shows a layered root directory, or an engine's own file in ``/etc``.
 
-    The engine's machine also mounts the layers of its containers, but never as its root.
+    The engine's machine also mounts the layers of containers, but never as the root.
     """
+    # 36 35 98:0 /source /target rw,noatime shared:1 - overlay overlay rw,lowerdir=…: proc(5). The optional fields before the
+    # dash vary in number, so the line is split there first.
     mount, _, kind = line.partition(" - ")
     words = mount.split(" ")
     if len(words) < 5:  # noqa: PLR2004 - two numbers, the device, the source, the target

@@ -53,10 +53,10 @@ _CONTAINER_TREES = ("/dev", "/opt/kernelexec", "/proc", "/sys")
 def mount_refusal(source: Path) -> str | None:
     """Return the reason against mounting a path: a system directory or access to a daemon. Links are followed.
 
-    Of the system's directories only those that belong to this user, who is not root, can be mounted.
+    A path in a system directory can be mounted only if this user, except root, owns the path or a parent.
 
     Raises:
-        OSError: the path is relative to a directory that no longer exists.
+        OSError: the path is relative to a removed directory.
     """
     if reason := system_refusal(source):
         return reason
@@ -74,7 +74,7 @@ def system_refusal(directory: Path) -> str | None:
     """Return the reason against a session in a directory: a system directory. Links are followed.
 
     Raises:
-        OSError: the path is relative to a directory that no longer exists.
+        OSError: the path is relative to a removed directory.
     """
     for path in _path_and_target(directory):
         if path in _WHOLE or any(_is_within(path, tree) for tree in _TREES):
@@ -96,7 +96,8 @@ def target_refusal(target: str) -> str | None:
 
 
 def normalize_target(target: str) -> str:
-    """Return a path of a container in its normal form: ``//a``, ``/a/`` and ``/./a`` become ``/a``."""
+    """Return the normal form of a path in a container: ``//a``, ``/a/`` and ``/./a`` become ``/a``."""
+    # PurePosixPath keeps two leading slashes, which POSIX leaves to the system; Linux reads them as one.
     path = str(PurePosixPath(target))
     return f"/{path.lstrip('/')}" if path.startswith("/") else path
 
@@ -109,7 +110,8 @@ def capability_refusal(name: str) -> str | None:
 
 
 def _path_and_target(path: Path) -> Iterator[str]:
-    """Yield the absolute path as written, and with its links resolved if it has any."""
+    """Yield the absolute path as written, and a different path after resolving links."""
+    # Both: /bin is a link to /usr/bin on many systems, and a link of the user's may lead to /etc.
     named = os.path.abspath(path.expanduser())  # noqa: PTH100 - a Path keeps `..`
     yield named
     if (target := os.path.realpath(named)) != named:
@@ -117,7 +119,7 @@ def _path_and_target(path: Path) -> Iterator[str]:
 
 
 def _is_users(path: str) -> bool:
-    """Return whether a path is not in a directory of the system, or there in a directory of this user."""
+    """Return whether a path is outside of the system's directories, or this user owns the path or a parent there."""
     pure = PurePosixPath(path)
     parents = [str(parent) for parent in pure.parents]
     if (pure.parts[1:2] and pure.parts[1] not in _SYSTEM) or any(parent in _USERS for parent in parents):
@@ -128,7 +130,8 @@ def _is_users(path: str) -> bool:
 
 
 def _find_engine(path: str) -> str | None:
-    """Return the path of an engine's socket in a directory or some levels below it; None if a bounded search finds none."""
+    """Return the path of an engine's socket in a directory or some levels below; None if a bounded search ends without."""
+    # Breadth first, so that the bound cuts off the deepest levels of a large directory.
     pending, searched = deque([(path, 0)]), 0
     while pending and searched < _SEARCHED_MAX:
         directory, level = pending.popleft()
@@ -137,6 +140,7 @@ def _find_engine(path: str) -> str | None:
                 searched += 1
                 if entry.name in _ENGINES:
                     return os.path.relpath(entry.path, path)
+                # Links are not followed: in a container they lead to its own files, unless the target is mounted too.
                 if level < _LEVELS and entry.is_dir(follow_symlinks=False):
                     pending.append((entry.path, level + 1))
     return None

@@ -1,7 +1,6 @@
-"""The settings of an executor: one frozen tree, read once.
+"""The settings of an executor: a frozen tree, read once.
 
-Times are float seconds, sizes end in ``_bytes`` and may be text as in ``512m``. Each branch is passed to the one object that
-uses it.
+Times are float seconds. Sizes end in ``_bytes`` and may be text as in ``512m``. Each branch is passed to a single object.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ _LATE_BYTES = 64 * 1024
 
 
 class Confinement(FrozenModel):
-    """Confinement of kernels on this machine (Linux). It is weaker than a container.
+    """Confinement of kernels on this machine (Linux), weaker than a container.
 
-    A confined kernel can write only in its workspace and its temporary directory. It cannot read common locations of secrets
-    or other sessions' files, cannot signal or inspect other processes, and has no privileges as root.
+    A confined kernel can write only in the workspace and a temporary directory. The kernel cannot read common locations of
+    secrets or other sessions' files, cannot signal or inspect other processes, and has no privileges as root.
     """
 
     level: Literal["best", "required", "off"] = "best"
@@ -83,7 +82,7 @@ _NpmPackage = Annotated[
 
 
 def _check_prefix(value: str) -> str:
-    """Check that a prefix is split into words as by a shell, without expansion."""
+    """Check the words of a prefix, which is split as by a shell, without expansion."""
     try:
         words = shlex.split(value)
     except ValueError as exc:
@@ -94,7 +93,7 @@ def _check_prefix(value: str) -> str:
 
 
 class Preinstall(FrozenModel):
-    """Packages that are installed before the first cell of a new session: in this order, 600 s each.
+    """Packages to install before the first cell of a new session: in this order, 600 s each.
 
     The first result's notes report failures; the session opens anyway.
     """
@@ -108,7 +107,7 @@ class Preinstall(FrozenModel):
 
 
 class InterpreterOptions(FrozenModel):
-    """The programs and packages that cells find first. A prefix has priority over ``venv``, and that over the workspace's."""
+    """The first programs and packages for cells. A prefix has priority over ``venv``, and ``venv`` over the workspace's."""
 
     venv: Annotated[Directory, AfterValidator(absolute_path)] | None = None
     """The path of a virtual environment; in containers, the path there. The default is ``.venv`` of the session's workspace
@@ -145,7 +144,7 @@ _ContextName = Annotated[
 
 
 class ContextPath(FrozenModel):
-    """A directory or file of this machine that kernels can access. For nested paths, the innermost one applies."""
+    """A directory or file of this machine for kernels. Of nested paths, the innermost applies."""
 
     path: ResolvedPath
     """The path. Links are resolved when the configuration is read. Whenever a session opens, the path must exist and contain no
@@ -166,13 +165,13 @@ class ContextPath(FrozenModel):
         for path in protected:
             if self.path not in path.parents:
                 raise ValueError(f"the protected path {path} must be inside {self.path}")
-        if protected:
+        if protected:  # past the frozen model, and without marking the field as set
             object.__setattr__(self, "protected_paths", protected)
         return self
 
 
 class Profile(FrozenModel):
-    """Limits of a kernel and its cells."""
+    """Limits of a kernel and the cells."""
 
     memory_bytes: Annotated[Size, Field(ge=6 * MIB)]
     """The memory of the kernel's container."""
@@ -222,7 +221,7 @@ class Budgets(FrozenModel):
 
 
 class OutputLimits(FrozenModel):
-    """Limits of the output that is kept, in bytes of UTF-8."""
+    """Limits of the kept output, in bytes of UTF-8."""
 
     stream_bytes: Size = Field(default=1 * MIB, ge=2)
     """The size of each of stdout and stderr in a result, and of each text of a display: head and tail, half each."""
@@ -231,12 +230,12 @@ class OutputLimits(FrozenModel):
 
     @property
     def record_bytes(self) -> int:
-        """``RECORD_BYTES``. In records no representation of a display is cut: one that does not fit is left out, and named."""
+        """``RECORD_BYTES``. Records have whole representations of displays: too large ones are left out, and named."""
         return RECORD_BYTES
 
     @property
     def late(self) -> OutputLimits:
-        """The limits of output after the end of its cell."""
+        """The limits of output after the end of a cell."""
         return _LateLimits.model_construct(stream_bytes=_LATE_BYTES, display_bytes=_LATE_BYTES)
 
 
@@ -255,7 +254,7 @@ class Limits(FrozenModel):
     """Address space of each process. A cell that exceeds it gets MemoryError."""
 
     def list_set(self) -> dict[str, int]:
-        """Return the limits that are set, by their names."""
+        """Return the set limits by name."""
         return {name: value for name, value in self if value is not None}
 
 
@@ -297,7 +296,7 @@ class Environment(FrozenModel):
 
 
 class Capacity(FrozenModel):
-    """Bounds of the resources in use. At a bound, a request fails with a typed exception that names the current use."""
+    """Bounds of the resources in use. At a bound, a request fails with a typed exception, which names the current use."""
 
     sessions: Count = Field(default=256, ge=1)
     """Open sessions of one executor."""
@@ -315,7 +314,7 @@ class Capacity(FrozenModel):
 
 
 class Pool(FrozenModel):
-    """Warm kernels, which are started before a session needs one."""
+    """Warm kernels, started before a session needs them."""
 
     size: int = Field(default=0, ge=0, le=256)
     """The number of warm kernels; 0 disables the pool."""
@@ -448,7 +447,9 @@ class Config(FrozenModel):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Return whether a stopped copy of a kernel outlives it where such kernels run, so that it can become one."""
+        """Return whether a stopped copy of a kernel outlives the kernel, and can become the next kernel."""
+        # A process of a container or a PID namespace ends with the first process there, and a copy with it: a container keeps
+        # copies if several kernels share it, bubblewrap has a namespace for each kernel.
         if self.isolation == "container":
             return self.fork_server and self.container.is_reusable
         return self.isolation != "bubblewrap"
@@ -460,7 +461,7 @@ class Config(FrozenModel):
 
     @property
     def has_local_network(self) -> bool:
-        """Return whether kernels on this machine can use its network."""
+        """Return whether kernels on this machine can use the network."""
         chosen = self.confinement.network
         return self.isolation != "bubblewrap" if chosen is None else chosen
 

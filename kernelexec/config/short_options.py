@@ -1,4 +1,4 @@
-"""Short names of the usual options, which are all in branches too: ``memory="2g"`` is ``container.memory_bytes``."""
+"""Short names of the usual options, all of which are in branches too: ``memory="2g"`` is ``container.memory_bytes``."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _FOLDERS = ("context_paths", "mounts", "volumes")
 
 
 def pick(options: Mapping[str, Any]) -> ShortOptions:
-    """Return those of some options that have short names, and ``quiet``."""
+    """Return the options with short names, and ``quiet``."""
     return cast("ShortOptions", {name: value for name, value in options.items() if name in NAMES or name == "quiet"})
 
 
 def check_isolation(options: Mapping[str, Any], isolation: str) -> None:
-    """Raise ``InvalidConfig`` if an option is set that only containers have, and the isolation is another one."""
+    """Raise ``InvalidConfig`` if an option of containers only is set for another isolation."""
     for name in CONTAINER_NAMES:
         if options.get(name) is not None and isolation != "container":
             message = f"{name}={short_repr(options[name])}: only containers have it, and the isolation is {isolation}."
@@ -65,10 +65,10 @@ def check_isolation(options: Mapping[str, Any], isolation: str) -> None:
 
 
 def expand(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with the branches that short names stand for; a short name that is None is left out.
+    """Return options with branches in the place of short names. A short name with the value None is left out.
 
     Raises:
-        InvalidConfig: an option is set by its short and by its long name.
+        InvalidConfig: an option is set by both the short and the long name.
     """
     expanded = {name: value for name, value in options.items() if name not in NAMES}
     for name in sorted(NAMES & options.keys()):
@@ -110,7 +110,7 @@ def _set(options: dict[str, Any], path: tuple[str, ...], value: Any, name: str) 
             below = {}
         elif not isinstance(below, Mapping):
             below = below.model_dump(exclude_unset=True)
-        branch[part] = branch = dict(below)
+        branch[part] = branch = dict(below)  # a copy, left target first: the caller's own mappings must not change
     if name in _FOLDERS and path[-1] in branch:
         value = [*branch[path[-1]], *value]
     elif path[-1] in branch:
@@ -119,7 +119,7 @@ def _set(options: dict[str, Any], path: tuple[str, ...], value: Any, name: str) 
 
 
 def split_folders(name: str, value: Any) -> tuple[list[Any], list[Any]]:  # noqa: ANN401 - checked with the settings
-    """Return the entries of ``context_paths``, and those of ``container.mounts``: folders that get another path.
+    """Return the entries of ``context_paths``, and those of ``container.mounts``: folders with another path in the container.
 
     Raises:
         InvalidConfig: an entry has none of the forms.
@@ -152,7 +152,7 @@ def _from_mapping(name: str, source: object, volume: object) -> str:
 
 
 def _read(name: str, entry: str) -> tuple[str, str | None, str]:
-    """Return source, target and mode. As in Docker cells can write a folder with a target, unless it is ``ro``."""
+    """Return source, target and mode. As in Docker, cells can write a folder with a target unless the mode is ``ro``."""
     source, *rest = entry.split(":")
     mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw" if rest else "ro"
     target = rest[0] if rest else None

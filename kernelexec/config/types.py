@@ -1,6 +1,6 @@
 """Types of settings: strict numbers, possible paths, frozen models, references to secrets; and messages about invalid options.
 
-A configuration holds only references to secrets, which may be shown, and never values. A message has one line.
+A configuration holds only references to secrets, which may be shown, and never values. A message is a single line.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _REFERENCE_FORMS = "must be {'env': NAME}, {'file': PATH}, or a function that re
 
 
 class ReadOnlyMapping(Mapping[_K, _V_co]):
-    """A mapping that never changes, which pickles and copies, unlike ``types.MappingProxyType``: processes send settings."""
+    """An immutable mapping. Unlike ``types.MappingProxyType`` it pickles and copies, because processes send settings."""
 
     __slots__ = ("_items",)
 
@@ -102,12 +102,12 @@ def _check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def as_tuple(value: object) -> object:
-    """Return a text as a tuple of one; other values as they are."""
+    """Return a text as a tuple with a single item; other values unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
 def _check_path(value: object) -> object:
-    """Check that a value is a possible path. Whether it exists is checked when it is used."""
+    """Check for a possible path. Existence is checked at each use of the path."""
     if isinstance(value, str | Path):
         if not str(value).strip():
             raise ValueError("must not be empty: remove it, or set a path")
@@ -170,7 +170,8 @@ def _parse_size_text(value: object) -> object:
 
 
 def without_infinity(value: object) -> object:
-    """Return the longest number of seconds for infinity, which is no limit, and any other value as it is."""
+    """Return the longest number of seconds for infinity, which is no limit, and any other value unchanged."""
+    # JSON has no infinity, and waits of the system reject it; 31 years are a number everywhere.
     return LONGEST_TIMEOUT if value == math.inf else value
 
 
@@ -198,12 +199,12 @@ Pattern = Annotated[re.Pattern[str], AfterValidator(_check_pattern)]
 
 
 def all_defaults() -> Any:  # noqa: ANN401 - pydantic makes a model of it
-    """Return the default of a field that is a model, as the validator of the outer model reads it: no other one is built."""
+    """Return the default of a field with a model, in the form for the outer model's validator: no second validator is built."""
     return {}
 
 
 class FrozenModel(BaseModel):
-    """A frozen part of the settings that rejects unknown options."""
+    """A frozen part of the settings. Unknown options are rejected."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, defer_build=True
@@ -215,11 +216,12 @@ class FrozenModel(BaseModel):
         except ValidationError as exc:
             raise InvalidConfig(explain(exc, type(self), type(self).__name__)) from None
 
-    # Tells pydantic that values in other models need no call of it, as of its own.
+    # pydantic calls a custom __init__ for each nested value, unless it has this mark, as BaseModel's own: a nested error would
+    # otherwise be our InvalidConfig, without the path to the option.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Return a copy that shares all values: they are frozen too, and some cannot be copied deeply."""
+        """Return a shallow copy: all values are frozen too, and some cannot be copied deeply."""
         return self.__copy__()
 
 
@@ -247,7 +249,7 @@ class FromVariable(FrozenModel):
 
 
 class FromFile(FrozenModel):
-    """A regular file. One newline at its end is removed."""
+    """A regular file. A newline at the end is removed."""
 
     file: Directory
     """The file's path. A link must belong to the caller or root."""
@@ -257,9 +259,9 @@ class FromFile(FrozenModel):
 
 
 class FromFunction:
-    """A function of the caller. Its representation is hidden, since it may contain the value.
+    """A function of the caller. The representation is hidden, because the function's own may contain the value.
 
-    It is not a dataclass, whose fields pydantic would dump.
+    The class is not a dataclass, because pydantic would dump the fields.
     """
 
     __slots__ = ("call",)
@@ -285,7 +287,7 @@ Reference = FromVariable | FromFile | FromFunction
 
 
 def _parse_reference(value: object) -> object:
-    """Return a reference. Messages never show an invalid value, since it may be the secret."""
+    """Return a reference. Messages never show an invalid value, which may be the secret."""
     if isinstance(value, FromVariable | FromFile | FromFunction):
         return value
     if callable(value):
@@ -325,12 +327,12 @@ Secrets = Annotated[
 
 
 def source_variables(secrets: Mapping[str, Reference]) -> frozenset[str]:
-    """Return the names of this process's variables that hold secrets."""
+    """Return the names of this process's variables with secrets."""
     return frozenset(reference.env for reference in secrets.values() if isinstance(reference, FromVariable))
 
 
 def explain(exc: ValidationError, model: type[BaseModel], title: str) -> str:
-    """Describe a validation error in one line: every unknown option with the closest known one, every invalid value."""
+    """Describe a validation error in a line: every unknown option with the closest known option, and every invalid value."""
     lines = []
     for error in exc.errors():
         location, value = error["loc"], error["input"]
@@ -353,7 +355,7 @@ def check_known(names: Iterable[object], known: Iterable[str], where: str = "") 
     """Reject unknown names; ``where`` begins the message.
 
     Raises:
-        InvalidConfig: a name is unknown; the message names the closest known one.
+        InvalidConfig: a name is unknown; the message names the closest known name.
     """
     known = tuple(known)
     for name in names:
@@ -362,7 +364,7 @@ def check_known(names: Iterable[object], known: Iterable[str], where: str = "") 
 
 
 def shorten(text: str, most: int = _MESSAGE_CHARS) -> str:
-    """Shorten a text to its beginning and an ellipsis."""
+    """Shorten a text to the beginning and an ellipsis."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -372,7 +374,7 @@ def short_repr(value: object) -> str:
 
 
 def mapping_error(value: object) -> str:
-    """Return the message for a value that must be a mapping."""
+    """Return the message for a value in the place of a mapping."""
     return f"must be `key: value` pairs, not {_describe_kind(value)}"
 
 
@@ -392,7 +394,7 @@ def _option_names(model: type[BaseModel], path: tuple[int | str, ...]) -> list[s
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """Return the first model in a type: the type itself, or that of a sequence's items or a mapping's values."""
+    """Return the first model in a type: the type itself, or the type of a sequence's items or a mapping's values."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for model in map(_model_in, get_args(annotation)) if model), None)

@@ -1,4 +1,4 @@
-"""Quick imports: names that import their modules at their first use; and errors of missing names with the names to write."""
+"""Quick imports: names whose modules are imported at the first use; and errors of missing names with the names to write."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def explain_attribute(names: Mapping[str, str]) -> Callable[[object, str], Any]:
     """Return the ``__getattr__`` of a class, which is called for missing attributes only."""
 
     def fail(self: object, name: str) -> Any:  # noqa: ANN401 - of a property
-        if hasattr(type(self), name):  # a property has failed with an AttributeError of its own
+        # A property has failed with an AttributeError of its own, which Python takes for a missing attribute: run it again, so
+        # that its error is raised, and not ours.
+        if hasattr(type(self), name):
             return object.__getattribute__(self, name)
         message = f"{type(self).__name__!r} object has no attribute {name!r}{explain_name(names, name)}"
         raise AttributeError(message, name=name, obj=self)
@@ -102,7 +104,7 @@ def explain_attribute(names: Mapping[str, str]) -> Callable[[object, str], Any]:
 
 
 def explain_keywords(names: Mapping[str, str]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator of a function: the error of a keyword that it has by another name says what to write."""
+    """Return a decorator of a function: the error of a keyword from another library names the keyword to write."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         own = getattr(function, "__kwdefaults__", {}).keys()
@@ -130,8 +132,8 @@ def make_getattr(
 
     Args:
         package: the package's ``__name__``.
-        modules: the module of each public name, relative to the package. ``from package import name`` imports it, and so
-            does the use of the module itself as an attribute of the package.
+        modules: the module of each public name, relative to the package. ``from package import name`` imports the module, and
+            so does the use of the module itself as an attribute of the package.
         others: names of other libraries, with what to write instead.
     """
     own = {module.partition(".")[0] for module in modules.values()}
@@ -143,7 +145,7 @@ def make_getattr(
             value = import_module(f"{package}.{name}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}{explain_name(others, name)}")
-        setattr(sys.modules[package], name, value)
+        setattr(sys.modules[package], name, value)  # the next use finds it there, without a call
         return value
 
     return find
@@ -152,9 +154,10 @@ def make_getattr(
 def import_without_collection(*names: str) -> None:
     """Import modules without collections of garbage, which take a sixth of the time of an import of thousands of objects.
 
-    Nearly all of these objects live as long as the process, so later collections skip them too. Call it only in a process
-    of our own, before its work: garbage of that time is never collected.
+    Nearly all of these objects live as long as the process, so later collections skip them too. Call this only in a process of
+    our own, before the work begins: earlier garbage is never collected.
     """
+    # 0.18 of 1.13 s for the MCP server; the collections found 5,000 of 600,000 objects to be garbage.
     if all(name in sys.modules for name in names):
         return
     was_enabled = gc.isenabled()

@@ -1,1 +1,1 @@
-"""The parts that adapters share; they import no framework."""
+"""The common parts of adapters, which import no framework."""

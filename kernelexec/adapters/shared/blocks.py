@@ -1,4 +1,4 @@
-"""Agents' code blocks in a session: run or saved, in order, up to the first failure, with one text for a model."""
+"""Agents' code blocks in a session: run or saved, in order, up to the first failure, with a text for a model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _INSTALL_PATTERNS = {name: re.compile("|".join((_PIP, *kept)), re.MULTILINE) for
 
 @dataclass(frozen=True, slots=True)
 class BlocksResult:
-    """The result of blocks: the exit code of the last one, all text, and files with their paths on this machine."""
+    """The result of blocks: the exit code of the last run block, all text, and files with their paths on this machine."""
 
     exit_code: int
     output: str
@@ -70,7 +70,7 @@ class BlocksResult:
 
 @dataclass(slots=True)
 class BlockRunner:
-    """A runner of blocks in one session. ``functions`` and their packages are installed before the first block."""
+    """A runner of blocks in a session. ``functions`` and their packages are installed before the first block."""
 
     workspace: Path
     functions: Functions
@@ -149,7 +149,7 @@ class BlockRunner:
     def _make_result(
         self, session: AsyncSession, result: ExecutionResult, language: str, code_file: str | None, name: str
     ) -> BlocksResult:
-        """Return the result of a block; ``name`` is the file that the block names."""
+        """Return the result of a block; ``name`` is the file named in the block, or empty."""
         result = self._remove_notes(remove_start_notes(result, session))
         files = tuple(str(self.workspace / each) for each in result.files)
         exit_code = 0 if result.ok else result.exit_code or 1
@@ -166,7 +166,7 @@ class BlockRunner:
         return BlocksResult(exit_code, text, files, code_file, result.interrupted == "timeout")
 
     def _remove_notes(self, result: ExecutionResult) -> ExecutionResult:
-        """Remove the notes about a restart that the caller made, and about the environment that the caller chose."""
+        """Remove the notes about a restart by the caller, and about the environment of the caller's choice."""
         removed: tuple[str, ...] = ()
         if self.is_restarted and result.cause == "request":
             result = replace(result, state="kept", cause=None, lost_names=())
@@ -177,12 +177,13 @@ class BlockRunner:
         return replace(result, notes=tuple(note for note in result.notes if note not in removed))
 
     def _is_failed_bang(self, result: ExecutionResult, language: str) -> bool:
-        """Return whether a command failed that a cell began with ``!``, which is no failure of the cell in Jupyter."""
+        """Return whether only a command of a cell failed (``!command``), which is no failure of the cell in Jupyter."""
+        # An exception or an exit has an error output. A refused cell has neither, but its state is `unknown`.
         is_jupyter = self.conventions.is_jupyter and language == "python"
         return is_jupyter and result.error is None and result.interrupted is None and result.state == "kept"
 
     def _remove_saved_files(self, result: ExecutionResult) -> ExecutionResult:
-        """Remove files from a result that this object saved, unless a cell has changed them."""
+        """Remove the files saved by this object from a result, except those changed by a cell."""
         for path in self._saved_files.keys() & result.files:
             if self._saved_files[path] != _file_state(self.workspace / path):
                 del self._saved_files[path]
@@ -205,7 +206,7 @@ class BlockRunner:
 
 
 def merge_policies(policies: Mapping[str, bool] | None, **defaults: bool) -> dict[str, bool]:
-    """Return the policies of all languages that have one; ``defaults`` add to the usual ones."""
+    """Return the policies by language: the usual policies, then ``defaults``, then ``policies``, where the last wins."""
     chosen = {ALIASES.get(name, name): runs for name, runs in (policies or {}).items()}
     return {**EXECUTION_POLICIES, **defaults, **chosen}
 
@@ -223,22 +224,23 @@ def _list_notes(result: ExecutionResult) -> list[str]:
 
 
 def remove_notebooks(result: ExecutionResult) -> ExecutionResult:
-    """Remove session notebooks from a result: another process may write one in the same directory."""
+    """Remove session notebooks from a result: another process may write a notebook in the same directory."""
     name = rf"{re.escape(result.session)}(?:-\d+)?\.ipynb"
     theirs = re.compile(rf"{name}|\.{name}\.[0-9a-f]+\.tmp")
     return replace(result, files=tuple(each for each in result.files if not theirs.fullmatch(each)))
 
 
 def remove_start_notes(result: ExecutionResult, session: Session | AsyncSession) -> ExecutionResult:
-    """Remove the notes of a session's first result that are about its kernel and place, not about the cell."""
+    """Remove the notes on kernel and place from a session's first result; notes on the cell stay."""
     start_notes = session.start_notes
     return replace(result, notes=tuple(note for note in result.notes if note not in start_notes)) if start_notes else result
 
 
 def quiet_pip(code: str, language: str) -> str:
-    """Add ``-qq`` to pip installations, so that they report failures only; string contents do not change."""
+    """Add ``-qq`` to pip installations, which then report failures only; string contents do not change."""
 
     def add_quiet(match: re.Match[str]) -> str:
+        # The pattern also consumes strings, comments and here-documents, whose `pip install` is text: they return unchanged.
         return match[0] if match["call"] is None else f"{match['call']} -qq{match['rest']}"
 
     pattern = _INSTALL_PATTERNS.get(language)
@@ -251,7 +253,8 @@ def _default_name(code: str, language: str) -> str:
 
 
 def _file_state(path: Path) -> tuple[int, ...]:
-    """Return the parts of a file's status that change with the file; empty if it does not exist."""
+    """Return the parts of a file's status that change with the file; empty for a missing file."""
+    # The change time as well: unlike the time of modification, no call of a cell can set it back.
     try:
         status = os.lstat(path)
     except OSError:

@@ -1,8 +1,8 @@
 """Calls of a blocking session for frameworks: from any event loop, with the exact output of commands, or of whole files.
 
-A cancelled call interrupts its own execution only. The content of a file is the standard input or output of a command, as
-bytes, so it is exact, is in no record, and has the rights of the session's commands; its errors are those of the operating
-system.
+A cancelled call interrupts only the execution of this call. The content of a file is the standard input or output of a command,
+as bytes. So the content is exact and in no record, access has the rights of the session's commands, and errors are those of the
+operating system.
 """
 
 from __future__ import annotations
@@ -56,26 +56,27 @@ exec cat > "$1"
 
 
 async def call_in_thread(call: Callable[[], T]) -> T:
-    """Make a blocking call in a thread and wait for its outcome."""
+    """Make a blocking call in a thread and wait for the outcome."""
     return await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, call)
 
 
 async def await_result(session: Session, send: Callable[[AsyncSession], Awaitable[T]]) -> T:
-    """Make a call of a session from any event loop. If the caller is cancelled, its cell is interrupted, and its state is kept.
+    """Make a call of a session from any event loop. A cancelled call interrupts the cell; the state is kept.
 
     Raises:
         Exception: the errors of ``send``, and ``Closed``.
     """
+    # Set here, in the caller's context: without it a cancelled caller only stops waiting, and the cell goes on.
     with interrupting_cells():
         return await await_target(session, send)
 
 
 @dataclass(slots=True)
 class ExactStreams:
-    """The text of both streams as the program wrote it, with its carriage returns and escape sequences.
+    """The text of both streams as the program wrote it, with carriage returns and escape sequences.
 
-    What no reader sees, and what reorders text, is shown as escapes. Of each stream the first ``limit_bytes`` are kept;
-    ``is_cut`` says that there was more.
+    Invisible characters and controls of the text's order are shown as escapes. The first ``limit_bytes`` of each stream are
+    kept; ``is_cut`` is True if there was more.
     """
 
     limit_bytes: int
@@ -87,7 +88,7 @@ class ExactStreams:
         if isinstance(output, Stream) and output.name in self._content:
             content, piece = self._content[output.name], output.text.encode("utf-8", "backslashreplace")
             self.is_cut |= len(content) + len(piece) > self.limit_bytes
-            content += piece[: self.limit_bytes - len(content)]
+            content += piece[: self.limit_bytes - len(content)]  # never negative: the length stops at the limit
 
     @property
     def stdout(self) -> str:
@@ -105,33 +106,34 @@ class ExactStreams:
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """The outcome of a command: its exact streams, and the session's result."""
+    """The outcome of a command: the exact streams, and the session's result."""
 
     streams: ExactStreams
     result: ExecutionResult
 
     @property
     def exit_code(self) -> int:
-        """The exit code; 126 if the command was refused, 1 if it has none."""
+        """The exit code; 126 for a refused command, 1 for a command without an exit code."""
         if self.result.status == "aborted":
             return REFUSED
         return 1 if self.result.exit_code is None else self.result.exit_code
 
     @property
     def report(self) -> str:
-        """What the caller must know besides the streams; see ``explain_end``."""
+        """A report for the caller beside the streams; see ``explain_end``."""
         return explain_end(self.result)
 
 
 async def run_command(session: AsyncSession, command: str, *, limit_bytes: int, **options: Any) -> CommandOutcome:  # noqa: ANN401 - of ``execute_command``
-    """Run a command that begins in the workspace; ``options`` are those of ``AsyncSession.execute_command``."""
+    """Run a command in the workspace; ``options`` are those of ``AsyncSession.execute_command``."""
+    # By `on_output`, and not from the result: that has carriage returns applied, and its middle cut out.
     streams = ExactStreams(limit_bytes)
     result = await session.execute_command(command, work_dir=session.workspace, on_output=streams.add, **options)
     return CommandOutcome(streams, result)
 
 
 def explain_end(result: ExecutionResult) -> str:
-    """Return notes on a command that its output does not have: a refusal, a timeout, a lost or restored state; else empty."""
+    """Return notes on the end of a command: a refusal, a timeout, a lost or restored state; else an empty text."""
     if result.status == "aborted":
         return format_note(result.diagnosis.message if result.diagnosis is not None else result.text)
     has_notes = result.state in ("restored", "lost") or result.interrupted is not None
@@ -139,27 +141,28 @@ def explain_end(result: ExecutionResult) -> str:
 
 
 def join_report(text: str, report: str) -> str:
-    """Return the output of a command with its report on a line of its own."""
+    """Return the output of a command with the report on a separate line."""
     return f"{text}\n{report}" if report and text and not text.endswith("\n") else f"{text}{report}"
 
 
 class TooLarge(OSError):
-    """A file that is larger than the caller's limit."""
+    """A file above the caller's limit."""
 
 
 async def read_file(session: AsyncSession, path: str, *, limit_bytes: int | None = None) -> bytes:
-    """Return the content of a file; a relative path is one of the workspace.
+    """Return the content of a file. A relative path begins in the workspace.
 
     Raises:
         FileNotFoundError, IsADirectoryError, PermissionError: as the session's commands see the path.
         TooLarge: the file is larger than ``limit_bytes``.
         TimeoutError: the transfer took longer than the session's timeout.
-        OSError: the path is no plain file, or it cannot be read.
+        OSError: the path is not a plain file, or is unreadable.
         KernelexecError: the session is closed, or a rule refuses the command.
     """
     content = bytearray()
 
     def receive(piece: bytes) -> None:
+        # Counted while it comes: a size asked before may be stale, and some files, as in /proc, have none.
         if limit_bytes is not None and len(content) + len(piece) > limit_bytes:
             raise TooLarge(f"{path}: is larger than {limit_bytes} bytes.")
         content.extend(piece)
@@ -169,21 +172,22 @@ async def read_file(session: AsyncSession, path: str, *, limit_bytes: int | None
 
 
 async def write_file(session: AsyncSession, path: str, content: bytes) -> None:
-    """Write a file and its missing directories; a relative path is one of the workspace.
+    """Write a file and missing directories. A relative path begins in the workspace.
 
-    An existing file keeps its rights and its other names.
+    An existing file keeps permissions and hard links.
 
     Raises:
         IsADirectoryError, PermissionError: as the session's commands see the path.
         TimeoutError: the transfer took longer than the session's timeout.
-        OSError: the path is no plain file, or it cannot be written.
+        OSError: the path is not a plain file, or cannot be written.
         KernelexecError: the session is closed, or a rule refuses the command.
     """
     await _run_script(session, _WRITE, path, posixpath.dirname(path) or ".", stdin=content)
 
 
 async def _run_script(session: AsyncSession, script: str, path: str, *arguments: str, **options: Any) -> None:  # noqa: ANN401 - as above
-    """Run a script for a path, and raise the error if it fails."""
+    """Run a script for a path, and raise the error of a failure."""
+    # The path is an argument, and never part of the script: no character of it needs a quote there.
     if "\0" in path or not path:
         raise FileNotFoundError(f"{path!r}: is not a path.")
     command = shlex.join(["/bin/sh", "-c", script, "sh", path, *arguments])

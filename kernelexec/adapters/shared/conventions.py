@@ -1,6 +1,6 @@
 """The conventions of a framework's own executors: their arguments, their results, and the caller's functions in cells.
 
-An adapter follows them if it is created with those arguments. The functions are a module of their sources for cells to import.
+An adapter with such arguments follows these conventions. Cells import the functions from a module with their sources.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ PROMPT = "You have access to these user defined functions. They are importable f
 class Conventions:
     """The arguments of the framework's own executors.
 
-    With a ``work_dir`` blocks are those of its command line executors: each is saved there as a file. With an ``output_dir``
-    they are those of its Jupyter executors: displays are files there.
+    With a ``work_dir`` blocks run as in the framework's command line executors: each is saved there as a file. With an
+    ``output_dir`` blocks run as in the Jupyter executors: displays are files there.
 
     Raises:
         ValueError: the timeout is less than a second, or the output directory does not exist and is not created.
-        FileNotFoundError: the directory of ``work_dir`` does not exist.
+        FileNotFoundError: the parent directory of ``work_dir`` does not exist.
     """
 
     timeout: float | None
@@ -81,7 +81,7 @@ class Conventions:
 
     @property
     def is_jupyter(self) -> bool:
-        """Whether a cell succeeds unless an exception ends it, as in Jupyter, also if its commands fail."""
+        """Whether only an exception is a failure of a cell, as in Jupyter, and failed commands are not."""
         return self.work_dir is None and (self.is_ag2 or self.output_dir is not None)
 
     def configure(self, config: Config | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Conventions:
         return self.work_dir is not None
 
     def delete_code(self, path: Path) -> None:
-        """Delete the file of a block once it has run, if that is wanted."""
+        """Delete the file of a block after the run, if ``deletes_code`` is set."""
         if self.deletes_code:
             try:
                 path.unlink(missing_ok=True)
@@ -152,6 +152,7 @@ class Conventions:
         except (binascii.Error, ValueError):  # a cell displayed it
             return None
         path = self.output_dir.absolute() / f"{uuid.uuid4().hex}.{_FILES[mime][0]}"
+        # By descriptor: between a check of the path and a write by the path, a cell could put a link there.
         with closing_fd(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
             if _identify(os.fstat(directory)) != self._output_identity:
                 logger.error("A display is not saved: %s is another directory than before.", self.output_dir)
@@ -165,7 +166,7 @@ def _identify(status: os.stat_result) -> tuple[int, int]:
 
 
 def warn_about_restart() -> None:
-    """Warn that there is nothing to restart."""
+    """Warn about a restart without an open session."""
     warnings.warn("Nothing is open that could be restarted. No action is taken.", UserWarning, stacklevel=3)
 
 
@@ -181,7 +182,7 @@ def is_current_directory(path: str | Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """A module of functions: its name, its source, stubs for a prompt, and the packages that it needs."""
+    """A module of functions: name, source, stubs for a prompt, and required packages."""
 
     module: str
     source: str
@@ -196,7 +197,7 @@ class Functions:
 
         Raises:
             ValueError: the module's name is not an identifier, or is a keyword; a text is not exactly one function; a function
-                has no readable source, or is a partial or a bound method; or two functions have the same name.
+                has no readable source, or is a partial or a bound method; or two functions share a name.
         """
         if not module.isidentifier() or keyword.iskeyword(module):
             problem = "is a keyword" if module.isidentifier() else "is not one"
@@ -222,7 +223,7 @@ class Functions:
 
 
 class FrameworkExecutor:
-    """The properties of executors that AG2 and AutoGen read in the same way."""
+    """The common properties of the executors for AG2 and AutoGen."""
 
     _conventions: Conventions
     _functions: Functions
@@ -248,7 +249,7 @@ class FrameworkExecutor:
 
 
 def _parse_function(function: Any) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]:  # noqa: ANN401 - a callable, or a framework's wrapping of one
-    """Return a function as a syntax tree and as its source without decorators."""
+    """Return a function as a syntax tree and as source without decorators."""
     inner = function if isinstance(function, functools.partial) else getattr(function, "func", function)
     text = inner if isinstance(inner, str) else _read_source(inner)
     text = textwrap.dedent(text).strip()

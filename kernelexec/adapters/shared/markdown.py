@@ -25,7 +25,7 @@ _COMMANDS = ("python ", "python3 ", "pip")
 
 @dataclass(frozen=True, slots=True)
 class MarkdownBlock:
-    """A code block without its fences, and its language in lower case, or an empty text if unknown."""
+    """A code block without fences, and the language in lower case, or an empty text if unknown."""
 
     code: str
     language: str
@@ -46,12 +46,12 @@ def read_content(content: object) -> str:
 
 
 def find_blocks(content: object) -> list[MarkdownBlock]:
-    """Return the code blocks of a message in order, with the language that a block names or that its code shows.
+    """Return the code blocks of a message in order, each with the named or inferred language.
 
-    A fence begins its line. A block ends at the next fence of the same character and at least the same length; a fence indented
-    by four or more extra columns ends it only if there is no other. An unclosed block may be incomplete, so it and its contents
-    are ignored. The fence's indentation is removed from the code. A block without a language is ``sh`` if it begins with
-    ``python``, ``python3`` or ``pip``, else ``python`` if it is valid Python.
+    A fence begins a line. A block ends at the next fence of the same character and at least the same length. A fence indented
+    by four or more extra columns ends the block only if there is no other. An unclosed block may be incomplete, and is ignored
+    with all contents. The fence's indentation is removed from the code. A block without a language is ``sh`` if the code begins
+    with ``python``, ``python3`` or ``pip``, else ``python`` if the code is valid Python.
 
     Raises:
         TypeError: see ``read_content``.
@@ -74,7 +74,7 @@ def find_blocks(content: object) -> list[MarkdownBlock]:
 
 
 def find_only_block(text: str) -> MarkdownBlock | None:
-    """Return the block of a text with a single one, of which a fence may be missing; None if it has several, or code around."""
+    """Return the single block of a text, which may lack a fence; None for several blocks, or code around the block."""
     text = _CLOSED_BY.sub(r"\n\1", _ONE_LINE.sub(r"\1\2\n\3\n\1", LINE_END.sub("\n", text.rstrip())))
     if not (fences := list(_FENCES.finditer(text))):
         return None
@@ -101,10 +101,11 @@ def infer_language(code: str) -> str:
 
 
 def _closing_line(lines: list[str], start: int, opening: re.Match[str]) -> int:
-    """Return the number of the line that closes the block at ``start``; 0 if it is not closed.
+    """Return the number of the closing line of the block at ``start``; 0 for an unclosed block.
 
-    The first fence without deeper indentation and without a language closes it. Models sometimes indent the closing fence: a
-    single deeper fence before the next block or the message's end closes the block; two belong to the code, as in a docstring.
+    The first fence without deeper indentation and without a language closes the block. Models sometimes indent the closing
+    fence: a single deeper fence before the next block or the message's end closes the block; two belong to the code, as in a
+    docstring.
     """
     deeper: list[int] = []
     for number in range(start, len(lines)):

@@ -30,10 +30,10 @@ _DTYPE = re.compile(rf"[<>|=]?(?:[{_KINDS}]|[a-z]{{3,10}})\d{{0,9}}(?:\[\d{{0,6}
 
 
 def read_typed_json(json_text: str) -> Any:  # noqa: ANN401 - any of the types
-    """Return the value of untrusted JSON in which ``{"__type__": name, ...}`` is a value of another type.
+    """Return the value of untrusted JSON, where ``{"__type__": name, ...}`` is a value of another type.
 
     Raises:
-        ValueError: it is malformed, nested too deep or too large, or has a picture that cannot be shown.
+        ValueError: the JSON is malformed, nested too deep or too large, or has a picture of an unknown format.
     """
     try:
         return _read(parse_untrusted_json(json_text), 0)
@@ -48,6 +48,7 @@ def _read(value: Any, depth: int) -> Any:  # noqa: ANN401 - JSON in
         return [_read(item, depth + 1) for item in value]
     if not isinstance(value, dict):
         return value
+    # The table is the limit of what the kernel can ask for: no name leads to a class or a module.
     name = value.get("__type__")
     reader = _READERS.get(name) if isinstance(name, str) else None
     return _read_fields(value, depth) if reader is None else reader(value, depth)
@@ -86,6 +87,7 @@ def _read_array(node: _Node, _depth: int) -> Any:  # noqa: ANN401 - an array of 
     except ImportError:
         return node["data"]
     dtype = numpy.dtype(node["dtype"]) if _DTYPE.fullmatch(node["dtype"]) else None
+    # Measured before it is made: a dtype such as U999999999 makes gigabytes of one item.
     if dtype is None or dtype.kind not in _KINDS or dtype.itemsize * _count_items(node["data"]) > _ARRAY_BYTES:
         raise ValueError("it has an array of an unknown type, or one that is too large")
     return numpy.array(node["data"], dtype)

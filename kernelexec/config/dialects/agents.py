@@ -1,4 +1,4 @@
-"""Configuration files in YAML: the settings of one or more agents, in our own form or in MassGen's."""
+"""Configuration files in YAML: the settings of agents, in our own form or in MassGen's."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _FILE_BYTES = 1024 * 1024
 def read_agents(file: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> dict[str, Config]:
     """Return the complete and checked settings of each agent in a file, in the file's order.
 
-    A file holds the options of one agent, with its name as ``id`` (``default`` if missing); or a list of them as ``agents``,
-    and optionally ``defaults``, which every agent's options override, branch by branch. In addition to the options of
-    ``Config``, an agent may have the ``code_execution_config`` of agent frameworks. Files in MassGen's form, whose agents have
-    a ``backend``, are accepted too. Relative paths start at the current directory.
+    A file holds the options of a single agent, with the name as ``id`` (``default`` if missing); or a list of agents as
+    ``agents``, and optionally ``defaults``, which every agent's options override, branch by branch. In addition to the options
+    of ``Config``, an agent may have the ``code_execution_config`` of agent frameworks. Files in MassGen's form, whose agents
+    have a ``backend``, are accepted too. Relative paths start at the current directory.
 
     Booleans are ``true`` and ``false``, or ``yes``, ``no``, ``on`` and ``off``. Versions of YAML read ``1:30``, ``010`` and
     ``1_000`` as different numbers: here they are text, which numeric options reject. Anchors, aliases and merge keys
@@ -46,8 +46,8 @@ def read_agents(file: str | os.PathLike[str], *, environ: Mapping[str, str] | No
         environ: see ``load``.
 
     Raises:
-        InvalidConfig: the file cannot be read, is not YAML of that form, or has an unknown or invalid option; the message names
-            the file, the agent and the closest known option.
+        InvalidConfig: the file cannot be read, is not YAML of either form, or has an unknown or invalid option; the message
+            names the file, the agent and the closest known option.
     """
     path = Path(file)
     try:
@@ -95,7 +95,7 @@ def json_schema() -> dict[str, Any]:
 def _describe_options(schemas: dict[str, dict[str, Any]]) -> None:
     """Add the texts below the fields of our models, which pydantic would read at each start of a program.
 
-    A field with a model of its own has that model's first sentence.
+    A field with a model gets the first line of the model's docstring.
     """
     for module in (settings, container, short_options):
         for node in ast.parse(inspect.getsource(module)).body:
@@ -119,7 +119,7 @@ def _parse_file(path: Path) -> dict[str, Any]:
         if path.exists() and not path.is_file():
             raise InvalidConfig("must be a regular file.")
         with path.open("rb") as stream:
-            text = stream.read(_FILE_BYTES + 1)
+            text = stream.read(_FILE_BYTES + 1)  # one more than allowed: the size of the file may change after a `stat`
     except OSError as exc:
         raise InvalidConfig(f"cannot be read: {exc.strerror}.") from exc
     if len(text) > _FILE_BYTES:
@@ -153,7 +153,7 @@ def _read_own_form(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings, branch by branch; values of the second one win."""
+    """Merge two mappings, branch by branch; values of the second win."""
     joined = dict(first)
     for name, value in second.items():
         old = joined.get(name)
@@ -179,7 +179,7 @@ def _check_values_present(options: Mapping[str, Any]) -> None:
 
 
 def _check_agent_id(agent: Mapping[str, Any], default: str, others: Container[str] = ()) -> str:
-    """Return the ``id`` of an agent, or the default; it must be usable in ``FILE#NAME``."""
+    """Return the ``id`` of an agent, or the default, after a check for use in ``FILE#NAME``."""
     name = agent.get("id", default)
     if not isinstance(name, str) or not name.strip():
         raise InvalidConfig(f"id: {short_repr(name)} must be a name, as in `id: analyst`.")
@@ -307,7 +307,7 @@ def _set_credentials(options: dict[str, Any], key: str, value: object) -> None:
 
 
 def _check_names_of_file(credentials: Mapping[str, Any], key: str) -> None:
-    """Reject a selection of variables from a file, because kernels get all of its variables."""
+    """Reject a selection of variables from a file, because kernels get all variables of the file."""
     where = f"{key}.env_vars_from_file"
     names = _list(credentials, "env_vars_from_file", where)
     if not all(isinstance(name, str) for name in names):

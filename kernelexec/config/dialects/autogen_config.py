@@ -1,7 +1,7 @@
 """``code_execution_config`` of agent frameworks: a dictionary, or False for no execution; with arguments of ``docker run``.
 
-Arguments that would defeat the isolation are refused. They are not parsed by argparse: messages must not show values that may
-be secrets, an option and its value may be one argument, and each refused option has its own reason.
+Arguments against the isolation are refused. The parser is not argparse: messages must not show possible secrets, an option and
+a value may be a single argument, and each refused option has a reason.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class CodeExecutionConfig(FrozenModel):
     """Arguments of ``docker run``."""
 
     def container_requests(self) -> Iterator[tuple[str, UseDocker]]:
-        """Yield the keys that choose containers, with their values."""
+        """Yield the keys for a choice of containers, with their values."""
         yield "use_docker", self.use_docker
         yield "docker_image", None if self.docker_image is None else (self.docker_image,)
         yield "docker_container_name", None if self.docker_container_name is None else True
         yield "docker_run_args", True if self.docker_run_args else None
 
     def options(self) -> dict[str, Any]:
-        """Return the options of ``Config`` that these keys set.
+        """Return the options of ``Config`` for these keys.
 
         Raises:
             InvalidConfig: an argument of ``docker run`` is refused or invalid.
@@ -122,9 +122,9 @@ def load(
     environ: Mapping[str, str] | None = None,
     inside: bool | None = None,
 ) -> Config:
-    """Return the settings of one executor: see ``kernelexec.config.load``.
+    """Return the settings of an executor: see ``kernelexec.config.load``.
 
-    ``code_execution_config`` is the dictionary of agent frameworks; it overrides the configuration. Its keys are ``work_dir``,
+    ``code_execution_config`` is the dictionary of agent frameworks, and overrides the configuration. The keys are ``work_dir``,
     ``use_docker``, ``timeout``, ``last_n_messages``, ``docker_image``, ``docker_container_name``, ``docker_run_args``. False
     switches execution off. ``short`` has the usual options by their short names.
 
@@ -163,7 +163,7 @@ def _validate(value: object) -> CodeExecutionConfig:
 
 
 def _merge_requests(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
-    """Return the more specific of two requests. They agree if one names no image, or both name the same."""
+    """Return the more specific of two requests. Requests agree if either names no image, or both name the same."""
     if first.use_docker in (None, second.use_docker) or (first.use_docker is True and second.use_docker):
         return second
     if second.use_docker is True and first.use_docker:
@@ -172,10 +172,10 @@ def _merge_requests(first: ContainerRequest, second: ContainerRequest) -> Contai
 
 
 def parse_run_args(arguments: Sequence[str]) -> _Branches:
-    """Return the options by branch of ``Config``. An option and its value may be one argument or two.
+    """Return the options by branch of ``Config``. An option and the value may be a single argument or two.
 
     Raises:
-        InvalidConfig: an option is refused (with the reason), unknown (with the closest known one), or has an invalid value.
+        InvalidConfig: an option is refused (with the reason), unknown (with the closest known option), or has an invalid value.
     """
     branches: _Branches = {}
     words = iter([part for argument in arguments for part in _split_argument(argument)])
@@ -192,7 +192,7 @@ def parse_run_args(arguments: Sequence[str]) -> _Branches:
 
 
 def _split_argument(argument: str) -> list[str]:
-    """Split ``--cpus 1`` in one argument into two words; ``--env=A=b c`` stays one word."""
+    """Split the argument ``--cpus 1`` into two words; ``--env=A=b c`` stays a single word."""
     words = argument.strip().split(None, 1)
     return words if argument.startswith("-") and words and "=" not in words[0] else [argument]
 
@@ -217,6 +217,7 @@ def _unknown(name: str) -> str:
 
 def _next_value(name: str, words: Iterator[str]) -> str:
     value = next(words, "")
+    # A forgotten value would swallow the next option; -1, no limit, is a value.
     if not value or (value.startswith("-") and not value[1:].isdigit()):
         raise InvalidConfig(f"docker_run_args: {name} must have a value.")
     return value

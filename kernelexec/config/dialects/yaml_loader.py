@@ -30,8 +30,8 @@ _FORMS = (
 def parse(text: str) -> Any:  # noqa: ANN401 - any YAML
     """Return the value of a YAML text. Anchors, aliases and merge keys (``<<``) are supported within a bound.
 
-    ``yes``, ``no``, ``on`` and ``off`` are booleans as in YAML 1.1. Plain values that versions of YAML read as different
-    numbers (``1:30``, ``010``, ``1_000``) and dates are text, which numeric options reject.
+    ``yes``, ``no``, ``on`` and ``off`` are booleans as in YAML 1.1. Dates, and plain values that versions of YAML read as
+    different numbers (``1:30``, ``010``, ``1_000``), are text, which numeric options reject.
 
     Raises:
         InvalidConfig: the text is not YAML, or exceeds a bound; the message names the line.
@@ -59,12 +59,15 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:  # noqa: ANN401 - as PyYAML declares it
         is_alias = self.check_event(yaml.AliasEvent)
         line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call] # it comes without types
+        # `seen` counts nodes with aliases expanded, so the difference is the expanded size of this node. Ten lists of ten
+        # aliases of the list before are ten lines, and 10,000,000,000 values.
         before = self.seen
         node: Any = super().compose_node(parent, index)
         if not is_alias:
             self.seen += 1
             self.sizes[node] = self.seen - before
             return node
+        # A node without a size is not finished: the alias is inside of its own anchor, and the value would never end.
         if node not in self.sizes:
             raise InvalidConfig(f"line {line}: an alias must not be inside its own anchor: write the value out.")
         self.seen += self.sizes[node]
@@ -88,6 +91,7 @@ class _Loader(yaml.SafeLoader):
 
         In PyYAML 6.0.4 a nested merged key wins over the mapping's own key; other versions behave as this method.
         """
+        # Called again for a node that several mappings merge: then it has no merge keys left.
         named = [value for key, value in node.value if key.tag == _MERGE]
         if not named:
             return
@@ -108,7 +112,7 @@ def _key_identity(key: yaml.Node) -> object:
 
 
 def _describe_problem(exc: Exception) -> str:
-    """Describe the problem of a text in one line."""
+    """Describe the problem of a text in a line."""
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
         context = f"{exc.context}: " if exc.context else ""
         return f"line {exc.problem_mark.line + 1}: {context}{shorten(str(exc.problem), _PROBLEM_CHARS)}"
