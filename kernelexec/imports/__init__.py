@@ -107,7 +107,7 @@ def explain_keywords(names: Mapping[str, str]) -> Callable[[Callable[_P, _R]], C
     """Return a decorator of a function: the error of a keyword from another library names the keyword to write."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        own = getattr(function, "__kwdefaults__", {}).keys()
+        own = (getattr(function, "__kwdefaults__", None) or {}).keys()
 
         @wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
