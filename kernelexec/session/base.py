@@ -230,7 +230,7 @@ class SessionBase:
         self._context.dispatch(SessionReplayed(self.name, replay, self._context.masking.mask_history(past)))
 
     async def preinstall(self) -> None:
-        """Install the configured system, Python and npm packages; the next result reports a failure. The executor calls it."""
+        """Install the configured system, Python and npm packages, for the executor. The next result reports a failure."""
         await self._packages.preinstall()
 
     async def _stop(self) -> None:
