@@ -74,7 +74,7 @@ _COUNT_MEANING = "a whole number of bytes"
 
 
 def _documented_by(*parts: type) -> Callable[[type[_C]], type[_C]]:
-    """Return a decorator for a class whose methods get the whole docstrings of the parts' methods that they call."""
+    """Return a decorator to give a class's methods the whole docstrings of the parts' methods behind them."""
 
     def copy(owner: type[_C]) -> type[_C]:
         for part in parts:
