@@ -63,7 +63,7 @@ _NAMES_MAX = 100
 
 
 class SessionBase:
-    """The parts and the life of a session; ``AsyncSession`` has the methods with which an agent uses it."""
+    """The parts and the life of a session; ``AsyncSession`` has the methods for agents."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class SessionBase:
         self.journal = ledger.path if ledger else None
         self.workspace = workspace.path
         self.workspace_inside = backend.cwd
-        """The same directory, by its path as kernels see it."""
+        """The same directory, by the path seen by kernels."""
         self.isolation = backend.isolation
         self.scope = TaskScope(f"Session {name!r}", self._stop, self._remove)
         self._ledger = ledger
@@ -200,7 +200,7 @@ class SessionBase:
                 self.scope.tasks.start_soon(self._culling.run, idle)
 
     async def _open_kernel(self, orphan: OrphanedSession | None, replays: str | None) -> None:
-        """Take over the kernel of a dead owner with its cell, or start the first one."""
+        """Take over the kernel of a dead owner with the running cell, or start the first kernel."""
         self._kernels.ended_epochs = {} if orphan is None else orphan.ended_epochs
         if orphan is not None and (kernel := await self._supervisor.take_over(orphan.handover)) is not None:
             run = orphan.make_run(self.isolation)
@@ -230,7 +230,7 @@ class SessionBase:
         self._context.dispatch(SessionReplayed(self.name, replay, self._context.masking.mask_history(past)))
 
     async def preinstall(self) -> None:
-        """Install the configured system, Python and npm packages; the next result reports a failure. The executor calls it."""
+        """Install the configured system, Python and npm packages, for the executor. The next result reports a failure."""
         await self._packages.preinstall()
 
     async def _stop(self) -> None:

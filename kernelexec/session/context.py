@@ -38,21 +38,21 @@ _USER_CHARS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionContext(RunContext):
-    """The state that the parts of one session share, and the operations that several parts need."""
+    """The shared state of a session's parts, and their common operations."""
 
     queue: CellQueue
     _threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_THREADS))
 
     async def read_in_thread(self, call: Callable[..., T], *args: object) -> T:
-        """Return the result of a call that uses files; a session has few threads, so that slow files delay no other session."""
+        """Return the result of a call on files. A session has few threads, so slow files delay no other session."""
         return await anyio.to_thread.run_sync(call, *args, limiter=self._threads)
 
     def to_kernel_path(self, path: str | Path) -> str:
-        """Return a path of this machine as kernels see it."""
+        """Return a path of this machine as seen by kernels."""
         return self.kernels.backend.to_kernel_path(str(path))
 
     def resolve_work_dir(self, work_dir: str | os.PathLike[str] | None) -> str | None:
-        """Return a directory in the workspace as kernels see it, or raise ``InvalidWorkDir``; None is the current directory."""
+        """Return a workspace directory as seen by kernels, or raise ``InvalidWorkDir``; None is the current directory."""
         if work_dir is None:
             return None
         return self.to_kernel_path(self.workspace.directory(self.kernels.backend.to_host_path(work_dir)))
@@ -70,7 +70,7 @@ class SessionContext(RunContext):
 
         Raises:
             InvalidWorkDir, InvalidCode: the directory or the command is invalid.
-            InvalidRequest: ``env`` or ``user`` is invalid, or commands cannot run as that user.
+            InvalidRequest: ``env`` or ``user`` is invalid, or commands cannot run as this user.
         """
         directory, options = self.resolve_work_dir(work_dir), None
         text, content = (None, bytes(stdin)) if isinstance(stdin, bytes | bytearray | memoryview) else (stdin, None)
@@ -84,13 +84,13 @@ class SessionContext(RunContext):
         return cell, CommandStreams(content or b"", on_stdout)
 
     async def approve(self, run: CellRun, case_runs: Sequence[CellRun] | None = None) -> None:
-        """Approve a run that the queue does not get, or raise ``SecurityError``: nothing ran."""
+        """Approve a run outside of the queue, or raise ``SecurityError``: nothing ran."""
         if (reason := await self.approval.check(run, case_runs)) is not None:
             result = build_aborted_result(run, self.name, self.kernels.python.epoch, reason)
             raise SecurityError(self.masking.mask_text(reason), self.masking.mask_result(result))
 
     def get_living_kernel(self) -> Kernel:
-        """Return the Python kernel; raise ``KernelNotAnswering`` if it is not alive, ``Closed`` in a closed session."""
+        """Return the living Python kernel; raise ``KernelNotAnswering`` without a living kernel, ``Closed`` if closed."""
         self.scope.check_open()
         kernel = self.kernels.python.kernel
         if kernel is None or not kernel.alive:
@@ -100,10 +100,10 @@ class SessionContext(RunContext):
         return kernel
 
     async def request(self, channel: str, msg_type: str, content: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Return the living kernel's reply, not validated; raise ``KernelNotAnswering`` if none comes in time."""
+        """Return the living kernel's unvalidated reply; raise ``KernelNotAnswering`` if none comes in time."""
         reply = await self.get_living_kernel().client.request(channel, msg_type, content, patience=timeout)
         if reply is None:
-            self.get_living_kernel()
+            self.get_living_kernel()  # raises with the true reason if the kernel has died meanwhile
             raise KernelNotAnswering(f"The kernel of session {self.name!r} did not answer in time: {_NO_ANSWER_REASON}.")
         return reply
 
@@ -119,8 +119,8 @@ class SessionContext(RunContext):
     ) -> tuple[CellRun, ExecutionResult]:
         """Run an internal cell, which waits for its place in the queue and which no notebook records.
 
-        Once it has its turn, ``choose_checkpoint`` returns the way by which the kernel goes back first, and ``prepare``
-        returns the source in the place of ``source``. ``keeps_variables``: the cell leaves the user's variables as they are.
+        In the cell's turn, ``choose_checkpoint`` returns the way back for the kernel, and ``prepare`` returns a source to run
+        instead of ``source``. With ``keeps_variables`` the cell leaves the user's variables unchanged.
         """
         run = self.make_run(CodeCell(source), timeout, internal=True, keeps_variables=keeps_variables, on_output=on_output)
         run.choose_checkpoint, run.prepare = choose_checkpoint, prepare
@@ -141,7 +141,7 @@ class SessionContext(RunContext):
         prepare: Callable[[Kernel], Awaitable[str]] | None = None,
         keeps_variables: bool = False,
     ) -> dict[str, Any]:
-        """Run a function of the launcher as an internal cell, and return its answer, which is not validated.
+        """Run a function of the launcher as an internal cell, and return the unvalidated answer.
 
         ``prepare`` and ``keeps_variables`` are as in ``run_internally``.
 
@@ -163,10 +163,10 @@ class SessionContext(RunContext):
 
 
 class KernelDirectory:
-    """A directory of a new name below the workspace, in which the kernel writes for one call.
+    """A directory with a new name below the workspace, for the kernel's files of a single call.
 
-    Only this side creates it: what a kernel still writes for a call that was cancelled has no directory. If a cell fills it
-    as fast as it is removed, the rest stays in the workspace.
+    Only this side creates the directory, so late files of a cancelled call have no place. If a cell fills the directory as
+    fast as this side removes files, the rest stays in the workspace.
     """
 
     def __init__(self, context: SessionContext, parent: Path) -> None:
@@ -178,21 +178,21 @@ class KernelDirectory:
         self.kernel_path = context.to_kernel_path(self.path)
 
     async def prepare(self, source: str, _kernel: object) -> str:
-        """Create the directory for a kernel that is about to write in it; return the code for that.
+        """Create the directory just before the kernel writes; return the code to run.
 
         Raises:
-            OSError: it cannot be created.
+            OSError: the directory cannot be created.
         """
         await await_to_end(run_in_thread(self._create))
         return source
 
     def _create(self) -> None:
         with self._lock:
-            if not self._is_over:
+            if not self._is_over:  # a creation whose caller was cancelled may come after the removal
                 create_beneath(self._top, self.relative)
 
     async def remove(self) -> None:
-        """Remove the directory for ever, also if this task is cancelled; one that is not there is fine."""
+        """Remove the directory for ever, also in a cancelled task. A missing directory is no error."""
         await await_to_end(run_in_thread(self._remove))
 
     def _remove(self) -> None:

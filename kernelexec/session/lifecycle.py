@@ -1,6 +1,6 @@
 """The tasks and threads of executors and sessions.
 
-A task group runs in its own task, so that one task can open it and any other task can close it.
+A task group runs in a task of its own: the task that opens a scope need not be the task that closes the scope.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kernelexec.errors import Closed
 
 logger = logging.getLogger("kernelexec")
 _E = TypeVar("_E", bound=BaseException)
-#: How long a thread keeps the interpreter that another waits for, in seconds; Python's default is ten times as long.
+#: A thread's turn with the interpreter while another thread waits, in seconds; Python's default is ten times as long.
 _TURN = 0.0005
 #: The number of threads in ``short_turns``, and the interpreter's settings before the first of them.
 _lock = threading.Lock()
@@ -33,12 +33,12 @@ _before: tuple[float, bool] = (0.0, False)
 
 
 class TaskScope:
-    """The scope of an executor's or a session's tasks. Any task may request the end, and several may wait for it.
+    """The scope of an executor's or a session's tasks. Any task may request the end, and several may wait for the end.
 
     Args:
         name: the executor or session, for messages and the log.
-        before: ends the resources that the tasks use; called while the tasks still run.
-        after: called after the last task has ended, also after a failure.
+        before: ends the resources of the tasks; called while the tasks still run.
+        after: called after the last task's end, also after a failure.
     """
 
     def __init__(self, name: str, before: Callable[[], Awaitable[None]], after: Callable[[], Awaitable[None]]) -> None:
@@ -93,8 +93,9 @@ class TaskScope:
 
     @asynccontextmanager
     async def hold_open(self) -> AsyncIterator[None]:
-        """Delay the end of the scope until the block is left, whose code needs the tasks; raise as ``check_open``."""
+        """Delay the end of the scope until the end of the block, for code in need of the tasks; raise as ``check_open``."""
         self.check_open()
+        # a task that waits for the block: the task group cannot end before it
         done = asyncio.Event()
         self.tasks.start_soon(done.wait)
         try:
@@ -103,7 +104,7 @@ class TaskScope:
             done.set()
 
     async def run(self) -> None:
-        """Run the task group, as a task. A failure ends all tasks; it is logged at once and kept as ``failure``."""
+        """Run the task group, as a task. A failure ends all tasks, is logged at once and kept as ``failure``."""
         try:
             await self._run_tasks()
         except* Exception as group:  # noqa: BLE001 - kept as ``failure``; the parent of this task must not fail
@@ -120,7 +121,7 @@ class TaskScope:
             try:
                 await self._stop_requested.wait()
             finally:
-                self.cancelled = not self.is_stopping
+                self.cancelled = not self.is_stopping  # before ``request_stop``, which sets the flag that this line reads
                 self.request_stop()
                 with anyio.CancelScope(shield=True):
                     if not self.in_forked_child:
@@ -140,9 +141,9 @@ class TaskScope:
         logger.error("kernelexec.tasks_failed", exc_info=exc, extra={"scope": self._name})
 
     def request_stop(self) -> None:
-        """Request the end, without waiting for it."""
+        """Request the end, without waiting."""
         self._stop_requested.set()
-        self.started.set()
+        self.started.set()  # a caller that waits for the start must wake, to find the scope closed
 
     def mark_end(self) -> None:
         """Mark the scope as ended: its task has ended, or will never begin."""
@@ -154,23 +155,23 @@ class TaskScope:
         await self._stop_requested.wait()
 
     async def stop(self) -> None:
-        """Request the end and wait for it. The cancellation of a caller does not stop the end."""
+        """Request and await the end. The cancellation of a caller does not stop the end."""
         self.request_stop()
         await self.stopped.wait()
 
     async def stop_with_shield(self) -> None:
-        """Request the end and wait for it in spite of cancellation, which is raised after the end."""
+        """Request and await the end in spite of cancellation. The cancellation is raised after the end."""
         self.request_stop()
         await await_to_end(self.stopped.wait())
 
 
 async def run_in_thread(call: Callable[..., None], *args: object, abandon: bool = False) -> None:
-    """Make a call in a thread with its own limiter, which busy threads cannot delay; ``abandon`` frees a cancelled caller."""
+    """Make a call in a thread outside of shared limits, so no busy thread delays it; ``abandon`` frees a cancelled caller."""
     await anyio.to_thread.run_sync(call, *args, abandon_on_cancel=abandon, limiter=anyio.CapacityLimiter(1))
 
 
 def find_first_exception(group: BaseExceptionGroup[_E]) -> _E:
-    """Return the first exception in a group that is not itself a group."""
+    """Return the first exception in a group and its nested groups."""
     exc = group.exceptions[0]
     return find_first_exception(exc) if isinstance(exc, BaseExceptionGroup) else exc
 
@@ -184,7 +185,7 @@ def short_turns() -> Iterator[None]:
     """
     global _running, _before  # noqa: PLW0603 - both are the interpreter's own
     with _lock:
-        if not _running:
+        if not _running:  # only the first thread saves the settings: the next would save the changed ones
             _before = sys.getswitchinterval(), gc.isenabled()
             sys.setswitchinterval(min(_TURN, _before[0]))
             gc.disable()

@@ -51,11 +51,11 @@ _STEPS = """\
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
-    """The known facts about a session; unknown ones are None."""
+    """The known facts about a session; unknown facts are None."""
 
     config: Config
     cwd: str | None = None
-    """The workspace as code sees it; None if there are several."""
+    """The workspace as seen by code; None for several workspaces."""
     environment: PythonEnvironment | None = None
     """The kernel's Python environment; None if no kernel is alive."""
     context: tuple[str, ...] = ()

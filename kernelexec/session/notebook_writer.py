@@ -1,4 +1,4 @@
-"""The writer of a session's notebook, in a thread, soon after a cell ends or a display changes; results do not wait for it."""
+"""The writer of a session's notebook, in a thread, soon after a cell's end or a display's change. Results do not wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ logger = logging.getLogger("kernelexec")
 
 
 class NotebookWriter:
-    """A hook that hands events to the notebook's recorder, and makes it write pending changes."""
+    """A hook to hand events to the notebook's recorder, and to write pending changes.
+
+    ``_delay`` is None while nothing is pending. ``_timer`` is set for the next write, and ``_due`` wakes the writing task.
+    """
 
     def __init__(self, session: str, record: Recorder | None, scope: TaskScope) -> None:
         self._session = session
@@ -42,11 +45,11 @@ class NotebookWriter:
         self._due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self.failure: str | None = None
-        """Why the newest write failed; it is tried again until it works."""
+        """The reason of the newest write's failure; writes are repeated until success."""
         self._write_seconds = self._written_at = 0.0
 
     def __call__(self, event: Event, /) -> None:
-        """Record the event, and schedule a write if it changes the notebook."""
+        """Record the event, and schedule a write if the notebook changes."""
         if self._record is None:
             return
         self._record(event)
@@ -56,7 +59,7 @@ class NotebookWriter:
             self._schedule()
 
     async def run(self) -> None:
-        """Write at the scheduled times until the session ends, as a task, which the timer's callback wakes."""
+        """Write at the scheduled times until the session's end, as a task woken by the timer's callback."""
         while not self._scope.is_stopping:
             await self._due.wait()
             self._due.clear()
@@ -68,11 +71,12 @@ class NotebookWriter:
         self._due.set()
 
     async def flush(self) -> None:
-        """Write all events so far. A write that fails sets ``failure``, is logged, and tried again every ten seconds."""
+        """Write all events so far. A failed write sets ``failure``, is logged, and repeated every ten seconds."""
         if self._write is None:
             return
         with anyio.move_on_after(FLUSH_SECONDS) as flush_scope:
             async with self._writing:
+                # asked under the lock: the write that this call waited for may have written its events
                 if self._delay is not None:
                     await self._call_write(self._write)
             self._schedule()
@@ -120,10 +124,10 @@ class NotebookWriter:
 
     async def _call_write(self, write: Callable[[], None]) -> None:
         self._stop_timer()
-        self._delay = None
+        self._delay = None  # before the write: events during the write set it again, and so are written next
         begun = time.monotonic()
         try:
-            await run_in_thread(write, abandon=True)
+            await run_in_thread(write, abandon=True)  # a disk that hangs keeps the thread, not the caller
             self.failure = None
         except Exception as exc:
             reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)

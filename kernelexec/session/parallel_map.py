@@ -43,14 +43,14 @@ _LAZY_ANNOTATIONS = "from __future__ import annotations\n"
 
 @dataclass(frozen=True, slots=True)
 class MappedCode:
-    """Code that is run once for each input: ``setup`` once a session, then ``code`` with the input's variables."""
+    """Code to run for each input: ``setup`` once a session, then ``code`` with the input's variables."""
 
     setup: str | None
     code: str
 
     @classmethod
     def read(cls, function: Callable[[Any], Any] | str) -> MappedCode:
-        """Return code as it is, and of a function its source and a call.
+        """Return code unchanged, or the source and a call of a function.
 
         Raises:
             InvalidRequest: the source is not available, or needs variables around the function.
@@ -83,7 +83,7 @@ class MappedCode:
         return cls(f"{_LAZY_ANNOTATIONS}{source}", f"{name}({_ARGUMENT})")
 
     def make_inputs(self, item: Any) -> Mapping[str, Any]:  # noqa: ANN401 - any value
-        """Return the variables of one input: of a function its argument; of code a mapping of names."""
+        """Return the variables of an input: the argument of a function, or a mapping of names for code."""
         if self.setup is not None:
             return {_ARGUMENT: item}
         if not isinstance(item, Mapping):
@@ -91,7 +91,7 @@ class MappedCode:
         return item
 
     def check_inputs(self, inputs: Iterable[Any], limit_bytes: int) -> None:
-        """Raise ``InvalidRequest`` for the first input that cannot be sent; for a thread, since inputs may be large."""
+        """Raise ``InvalidRequest`` for the first unsendable input. For a thread, since inputs may be large."""
         for position, item in enumerate(inputs):
             anyio.from_thread.check_cancelled()
             try:
@@ -104,16 +104,16 @@ class MappedCode:
 
 @dataclass(slots=True)
 class MapSession:
-    """One session of a map, which opens with its first input."""
+    """A session of a map, opened for its first input."""
 
     mapped: MappedCode
     timeout: float | None
     session: AsyncSession
     _epoch: int | None = None
-    """The number of the kernel that has the function."""
+    """The number of the kernel with the function."""
 
     async def run(self, item: Any) -> ExecutionResult:  # noqa: ANN401 - any value
-        """Run the code for one input; what keeps it from running is an error in the result."""
+        """Run the code for an input. Obstacles to the run are errors in the result."""
         try:
             inputs = self.mapped.make_inputs(item)
             await self.define_function()
@@ -124,7 +124,7 @@ class MapSession:
             return self._make_failed_result(exc)
 
     async def define_function(self) -> None:
-        """Run the setup in a kernel that has not run it: the first one, and each that replaces a lost one."""
+        """Run the setup in the first kernel, and in each replacement of a lost kernel."""
         session = self.session
         if self.mapped.setup is None or (session.kernel_epoch == self._epoch and session.connection_file is not None):
             return
@@ -164,9 +164,9 @@ async def map_inputs(
     open_session: Callable[[str], Awaitable[AsyncSession]],
     wait_for_end: Callable[[], Coroutine[Any, Any, None]],
 ) -> list[ExecutionResult]:
-    """Run a function or code for each input in ``count`` sessions of its own; see ``AsyncExecutor.map``.
+    """Run a function or code for each input in ``count`` new sessions; see ``AsyncExecutor.map``.
 
-    ``limit_bytes`` is the size of one input, and ``wait_for_end`` waits until the executor is to end, which ends the map.
+    ``limit_bytes`` is the size of an input. ``wait_for_end`` waits for the requested end of the executor, which ends the map.
     """
     _check_options(inputs, count, timeout)
     mapped = MappedCode.read(function)
@@ -200,7 +200,7 @@ async def map_inputs(
                 async for position, item in _read(inputs, free):
                     if position < count:
                         tasks.start_soon(work, position + 1, (position, item))
-                    else:
+                    else:  # never full: ``_read`` yields an input only for a free session, and the buffer has room for all
                         sender.send_nowait((position, item))
             watching.cancel_scope.cancel()
     except BaseExceptionGroup as group:
@@ -209,7 +209,7 @@ async def map_inputs(
 
 
 async def _read(inputs: Iterable[Any] | AsyncIterable[Any], free: anyio.Semaphore) -> AsyncIterator[tuple[int, Any]]:
-    """Yield each input with its position, as soon as a session is free for it."""
+    """Yield each input with its position, as soon as a session is free."""
     items = aiter(inputs) if isinstance(inputs, AsyncIterable) else iter(inputs)
     position = 0
     while True:

@@ -74,7 +74,7 @@ _COUNT_MEANING = "a whole number of bytes"
 
 
 def _documented_by(*parts: type) -> Callable[[type[_C]], type[_C]]:
-    """Return a decorator for a class whose methods get the whole docstrings of the parts' methods that they call."""
+    """Return a decorator to give a class's methods the whole docstrings of the parts' methods behind them."""
 
     def copy(owner: type[_C]) -> type[_C]:
         for part in parts:
@@ -536,11 +536,11 @@ class AsyncSession(SessionBase):
         return self._context.masking.mask_history(history)
 
     async def check_kernelspec(self, name: str) -> None:
-        """Raise ``InvalidRequest`` if no kernelspec of that name or language is installed."""
+        """Raise ``InvalidRequest`` if no kernelspec with this name or language is installed."""
         await self._kernels.check_kernelspec(name)
 
     async def read_language_info(self, language: str = "python") -> dict[str, Any]:
-        """Return the ``language_info`` of a language's kernel, as Jupyter's messages have it; an empty one without a kernel."""
+        """Return the ``language_info`` of a language's kernel, as in Jupyter's messages; empty without a kernel."""
         return await self._kernels.read_language_info(language)
 
     @overload

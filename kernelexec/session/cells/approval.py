@@ -1,6 +1,7 @@
 """The approval of cells: by the rules at submission; by validators and an approver just before a cell is sent.
 
-These are functions of the user. A plain one runs in a thread, and its exceptions end no task of this package.
+Validators and approvers are the user's functions. A plain function runs in a thread. Their exceptions end no task of
+this package.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _NO_APPROVER = "there is no approver: pass one to the executor, or to the call"
 
 
 class CellApproval:
-    """The approval of one session's cells. A previous owner of the kernel has approved the cells that it sent."""
+    """The approval of a session's cells. Cells sent by a previous owner of the kernel were approved by that owner."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class CellApproval:
         self._judge = Policy.from_config(config)
         self._ask_mode = config.rules.ask
         self.asks = bool(validators) or self._ask_mode != "never"
-        """Whether validators or an approver decide, just before a cell runs; else the rules alone, when it is submitted."""
+        """Whether validators or an approver decide just before a cell runs. Otherwise the rules alone decide at submission."""
         self._answer_seconds = config.budgets.approval
         self._limit = config.capacity.code_bytes
         self._validators = tuple(validators)
@@ -70,7 +71,7 @@ class CellApproval:
 
         Args:
             run: the run.
-            case_runs: the cells of the run, each of which is judged; the approver decides once, about the whole run.
+            case_runs: the cells of the run. Each is judged; the approver decides once, about the whole run.
         """
         if run.internal or run.in_flight:
             return None
@@ -88,6 +89,7 @@ class CellApproval:
                         self._rewrite(case_run, source, reason)
                     case Deny(reason):
                         return self._deny(run, "validator", f"A validator denies it: {reason}")
+            # after the validators, so that the rules judge the source that runs, not the source before a rewrite
             if (violation := self._judge.check(case_run.cell)) is None:
                 continue
             refusal = violation
@@ -146,7 +148,7 @@ class CellApproval:
 
 
 def _read_answer(answer: object) -> Approval:
-    """Return an approver's answer; one of another type is a denial."""
+    """Return an approver's answer; an answer of an unknown type is a denial."""
     if isinstance(answer, bool):
         return Approval(answer)
     if problem := _find_problem(answer, (Approval, Allow, Deny), "Approval, Allow, Deny, True or False"):
@@ -168,9 +170,10 @@ async def _call_validator(validator: Validator, proposal: Proposal) -> Allow | A
 
 
 def _find_problem(answer: Any, kinds: tuple[type[Any], ...], expected: str) -> str | None:  # noqa: ANN401 - of a user's function
-    """Return what is wrong with the type of an answer or of one of its fields, which nothing else checks."""
+    """Return the problem with the type of an answer or of a field; nothing else checks these types."""
     if not isinstance(answer, kinds):
         return f"returned {answer!r:.100}; it must return {expected}"
+    # dataclasses check no types: Approval(approved="no") would count as a yes
     for field in fields(answer):
         if not isinstance(getattr(answer, field.name), bool if field.type == "bool" else str):
             return f"returned {answer!r:.100}; its {field.name} must be {field.type}"
@@ -182,7 +185,7 @@ class CallbackError(Exception):
 
 
 async def call_user_function(function: Any, argument: object) -> Any:  # noqa: ANN401 - a user's function and its result
-    """Call a function in a task of its own, which it may cancel; raise ``CallbackError`` if it raises an exception."""
+    """Call a function in a separate task, which the function may cancel; raise ``CallbackError`` for its exceptions."""
     result: Any = None
     raised: BaseException | None = None
 
@@ -191,7 +194,7 @@ async def call_user_function(function: Any, argument: object) -> Any:  # noqa: A
         try:
             result = await _call(function, argument)
         except anyio.get_cancelled_exc_class() as exc:
-            raised = exc
+            raised = exc  # the function may have cancelled this task itself; the task group swallows that cancellation
             raise
         except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the event loop with all sessions
             raised = exc
@@ -205,7 +208,8 @@ async def call_user_function(function: Any, argument: object) -> Any:  # noqa: A
 
 
 async def _call(function: Any, argument: object) -> Any:  # noqa: ANN401 - as above
-    """Call a coroutine function here, a plain function in a thread, which is abandoned if the caller is cancelled."""
+    """Call a coroutine function here, or a plain function in a thread. A cancelled caller abandons the thread."""
+    # an object with an async ``__call__`` is no coroutine function to inspect, and would return its coroutine from a thread
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
         return await function(argument)
     result = await call_in_own_thread(partial(function, argument))

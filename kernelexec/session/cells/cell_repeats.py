@@ -1,4 +1,4 @@
-"""The cells that run again when a session goes on from a checkpoint before them, as far as that is safe."""
+"""The safe cells to run again when a session goes on from a checkpoint before them."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _ENDS = {"timeout": "it was ended by its timeout", "request": "it was ended by a
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A cell as far as it is known. One without a ``cell`` is a change of variables from outside of cells."""
+    """The known facts of a cell. Without a ``cell`` this is a change of variables from outside of cells."""
 
     cell: RecordedCell | None
     number: int | None = None
     seconds: float = 0.0
     made_files: bool = False
-    """Whether it made or changed files of the workspace."""
+    """Whether the cell made or changed files of the workspace."""
     has_ended: bool = True
     was_run: bool = True
 
@@ -56,7 +56,7 @@ _CHANGE, _NO_TEXT = _Known(None), RecordedCell("")
 
 
 class CellRepeats:
-    """The repeater of a session's Python cells, and a hook that follows them."""
+    """The repeater of a session's Python cells, and a hook to follow the cells."""
 
     def __init__(self, config: Config, workspace: Path, runs: Mapping[str, CellRun]) -> None:
         self._config, self._workspace = config, workspace
@@ -66,7 +66,7 @@ class CellRepeats:
         self._text_size = 0
         self._is_whole = True
         self._refused: dict[str, str] = {}
-        """The cells that do not run again, with the reasons."""
+        """The cells not to run again, with the reasons."""
         self._repeated: set[str] = set()
 
     def __call__(self, event: Event, /) -> None:
@@ -83,24 +83,25 @@ class CellRepeats:
                 self.note_change()
 
     def note_change(self) -> None:
-        """Note that something else than a cell changes variables now."""
+        """Note a change of variables from outside of cells."""
         self._add(uuid.uuid4().hex, _CHANGE)
 
     def forget_state(self) -> None:
-        """Note that a new kernel begins, without the variables of the one before."""
+        """Note the start of a new kernel without the previous variables."""
         self._lineage, self._is_whole, self._text_size = CellLineage(), True, 0
         for kept in (self._known, self._refused, self._repeated):
             kept.clear()
 
     async def plan(self, cell: int, after: str, until: float) -> tuple[RepeatedCells, list[CellRun], Sequence[str]]:
-        """Return which cells may run again after a checkpoint before ``cell``, and why the next one may not; see ``repeat``.
+        """Return the cells to run again after a checkpoint before ``cell``, with the next cell's obstacle; see ``repeat``.
 
-        Behind them stand the cells that run again and the execution ids of the others.
+        The second item is the runs of these cells, the third the execution ids of the other cells.
         """
         chain = [name for name in self._lineage.active if self._known[name].was_run]
         begin = len(chain) - len(self._find_since(chain, cell, after))
         if until <= cell or not any(self._known[name].has_ended for name in chain[begin:]):
             return RepeatedCells(cell, after), [], ()
+        # during the thread, hooks and other tasks may forget cells: hence ``get`` below, where the lines above index
         reasons = await anyio.to_thread.run_sync(self._judge, chain, begin)
         runs, obstacle = list[CellRun](), ""
         for execution_id, reason in zip(chain[begin:], reasons, strict=False):
@@ -119,7 +120,7 @@ class CellRepeats:
         return bool(runs) and not (is_accused and runs[0].execution_id in self._repeated)
 
     def _find_since(self, chain: Sequence[str], cell: int, after: str) -> Sequence[str]:
-        """Return the end of the chain that follows a checkpoint; by the numbers of cells if another client's precedes it."""
+        """Return the end of the chain after a checkpoint, by the numbers of cells if another client's cell precedes it."""
         if not after or after in chain:
             return chain[chain.index(after) + 1 :] if after else chain
         numbers = (self._known[name].number for name in chain)
@@ -129,7 +130,7 @@ class CellRepeats:
         return chain[index:]
 
     async def _list_older(self, kernel: Kernel, execution_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return the variables of a kernel that cells would have bound anew, as far as the text shows."""
+        """Return the kernel's variables bound by the given cells, according to the text of the cells."""
         left = [known.cell for name in execution_ids if (known := self._known.get(name)) is not None and known.has_ended]
         names = await anyio.to_thread.run_sync(_list_names, left)
         return tuple(sorted(kernel.variable_names.known & names))
@@ -141,6 +142,7 @@ class CellRepeats:
         until_time = anyio.current_time() + seconds
         for count, run in enumerate(runs):
             is_first = run.execution_id not in self._repeated or not is_accused
+            # before the run: if the cell ends the kernel now, the next try must find its mark and not run it a third time
             self._repeated.add(run.execution_id)
             failure = await self._run(kernel, run, until_time - anyio.current_time()) if is_first else _ENDED_KERNEL
             if failure:
@@ -155,12 +157,13 @@ class CellRepeats:
         self._lineage.add(execution_id)
         self._text_size += len(known.cell.source) if known.cell is not None else 0
         self._is_whole &= self._text_size <= _TEXT_MAX
+        # above the limit the text is dropped for memory's sake; ``_judge`` then refuses every later cell as not whole
         self._known[execution_id] = known if self._is_whole else replace(known, cell=_NO_TEXT)
 
     def _judge(self, chain: Sequence[str], begin: int) -> list[str]:
-        """Return an empty text for each cell from ``begin`` on, and the reason against the first that has one, the last item.
+        """Return an empty text for each safe cell from ``begin`` on; the last item is the reason against the first unsafe cell.
 
-        For a thread: it parses all cells.
+        For a thread, since all cells are parsed.
         """
         from kernelexec.rules.replay_safety import OutsideUse, SideEffectChecker  # noqa: PLC0415 - few sessions go back
 
@@ -193,7 +196,7 @@ class CellRepeats:
         return (self._workspace / f"{name}.py").exists() or (self._workspace / name).is_dir()
 
     async def _run(self, kernel: Kernel, run: CellRun, seconds: float) -> str | None:
-        """Run a cell again; return a clause on the difference if its outcome is another one."""
+        """Run a cell again; return a clause on a different outcome, or None."""
         output, result = self._config.output, run.result
         assert result is not None
         collector, late = (Collector(each, displays=kernel.displays, widgets=kernel.widgets) for each in (output, output.late))
@@ -216,7 +219,7 @@ class CellRepeats:
 
 
 def _find_reason(cell: RecordedCell, run: CellRun | None, *, is_whole: bool, is_long: bool) -> str:
-    """Return why a cell does not run again, as far as its code does not say it."""
+    """Return the reason against a cell apart from its code; empty if none."""
     reasons = {
         "the cells before it are not all known, or too long to be judged": not is_whole,
         "it is not remembered any more": run is None or run.result is None,
@@ -229,13 +232,13 @@ def _find_reason(cell: RecordedCell, run: CellRun | None, *, is_whole: bool, is_
 
 
 def _find_difference(known: _Known, later: Sequence[_Known], use: OutsideUse, *, is_new: bool) -> str:
-    """Return why a cell may have other values or effects than before; empty if it will not, as far as its words show.
+    """Return why a cell may have other values or effects than before, according to its text; empty if none are expected.
 
     Args:
         known: the cell.
-        later: the cells after it.
+        later: the cells after this cell.
         use: the judge of these cells.
-        is_new: whether it runs in a new kernel.
+        is_new: whether the cell runs in a new kernel.
     """
     assert known.cell is not None
     if reason := use.explain_difference(known.cell.source, is_new=is_new):
@@ -249,7 +252,7 @@ def _find_difference(known: _Known, later: Sequence[_Known], use: OutsideUse, *,
 
 
 def _list_names(recorded: Sequence[RecordedCell | None]) -> set[str]:
-    """Return the names that cells bind, as far as their text shows."""
+    """Return the names bound by cells, according to their text."""
     from kernelexec.rules.replay_safety import name_changes  # noqa: PLC0415 - as above
 
     return {name for cell in recorded if cell is not None and cell.kind == "code" for name in name_changes(cell.source)}

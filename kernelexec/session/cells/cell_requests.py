@@ -51,12 +51,12 @@ async def answer_input_requests(
         execution.on_input_request = answers.receive
         yield
         execution.on_input_request = None
-        tasks.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()  # ``answer_all`` runs until it is cancelled, so the group would never end by itself
 
 
 @dataclass(slots=True)
 class _InputAnswers:
-    """The answers to one cell's input requests: after one without an answer in time all others are refused at once."""
+    """The answers to a cell's input requests. After an unanswered request all later requests are refused at once."""
 
     _run: CellRun
     _kernel: Kernel
@@ -69,6 +69,7 @@ class _InputAnswers:
 
     def receive(self, request: InputRequestMessage) -> None:
         """Accept an input request from the connection, or refuse it at once."""
+        # a hostile kernel can send requests in a loop; without the limit each would call the user's function
         refusal = self._refusal or ("too many input requests wait" if self._pending >= _PENDING_MAX else "")
         if refusal:
             self._kernel.client.answer(request, None, refusal)
@@ -111,9 +112,9 @@ class _InputAnswers:
 
 @asynccontextmanager
 async def serve_command(run: CellRun, kernel: Kernel, execution: Execution, *, cwd: str) -> AsyncIterator[None]:
-    """Serve the requests of a command while it runs; a process of another user ends with the block.
+    """Serve the requests of a running command. A process of another user ends with the block.
 
-    ``cwd`` is the directory of such a process unless the command has one of its own.
+    ``cwd`` is the directory of such a process unless the command names a directory.
     """
     cell = run.cell
     if not isinstance(cell, ShellCell) or cell.options is None or run.in_flight:
@@ -126,13 +127,14 @@ async def serve_command(run: CellRun, kernel: Kernel, execution: Execution, *, c
             yield
         finally:
             execution.on_command_request = None
+            # before the cancellation: ``_run_as_user`` reads the process until its end, and its thread cannot be cancelled
             await await_to_end(service.end())
             tasks.cancel_scope.cancel()
 
 
 @dataclass(slots=True)
 class _CommandService:
-    """The answers to one command's requests. The kernel is not trusted: it can read the input and send output, no more."""
+    """The answers to a command's requests. An untrusted kernel can read the input and send output, no more."""
 
     _run: CellRun
     _cell: ShellCell
@@ -154,11 +156,11 @@ class _CommandService:
             case "write":
                 self._kernel.client.answer_command(request, more=self._run.deliver_bytes(_decode(request.content)))
             case "run" if self._options.owner_runs and not self._is_started:
-                self._is_started = True
+                self._is_started = True  # here, not in the task: a second request must start no second process
                 self._tasks.start_soon(self._run_as_user, request)
             case "end":
                 self._tasks.start_soon(self._end, request)
-            case _:
+            case _:  # unknown and forbidden requests get an empty answer too, since the launcher waits for an answer
                 self._kernel.client.answer_command(request)
 
     def _read(self, request: CommandRequestMessage) -> None:
@@ -169,6 +171,7 @@ class _CommandService:
 
     async def _run_as_user(self, request: CommandRequestMessage) -> None:
         """Run the cell's command as its user, whatever the kernel asks for."""
+        # command, user and variables come from the caller's cell; the kernel's request has no say in them
         code = _NOT_STARTED
         cell, options = self._cell, self._options
         assert options.user is not None
@@ -178,6 +181,7 @@ class _CommandService:
         try:
             self._running = await self._kernel.start_command(command)
             call = partial(self._running.transfer, stdin, output.take_in_thread)
+            # a limiter of its own: a long command in anyio's shared limiter would take a thread from everything else
             code = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except EngineFailed as exc:
             output.take("stderr", f"{exc}\n".encode())
@@ -202,11 +206,11 @@ class _CommandService:
                 await anyio.to_thread.run_sync(self._running.kill, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
             await self._ended.wait()
         if self._running is not None and not self._ended.is_set():
-            self._running.disconnect()
+            self._running.disconnect()  # ends the transfer's thread although the process lives on
 
 
 class _UserOutput:
-    """The output of a process of another user, which the kernel does not see."""
+    """The output of a process of another user. The kernel does not see this output."""
 
     def __init__(self, run: CellRun, execution: Execution, *, returns_bytes: bool) -> None:
         self._run = run
@@ -215,18 +219,18 @@ class _UserOutput:
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
 
     def take_in_thread(self, name: str, content: bytes) -> bool:
-        """Take a piece of a stream in a thread of anyio; return whether more is wanted."""
+        """Take a piece of a stream, in a thread of anyio; return whether to send more."""
         return anyio.from_thread.run_sync(self.take, name, content)
 
     def take(self, name: str, content: bytes) -> bool:
-        """Take a piece of a stream; return whether more is wanted."""
+        """Take a piece of a stream; return whether to send more."""
         if name == "stdout" and self._returns_bytes:
             return self._run.deliver_bytes(content)
         self._publish(name, self._decoders[name].decode(content))
         return True
 
     def close(self) -> None:
-        """Publish what is left of incomplete characters."""
+        """Publish incomplete characters at the end of the streams."""
         for name, decoder in self._decoders.items():
             self._publish(name, decoder.decode(b"", final=True))
 

@@ -1,4 +1,4 @@
-"""One run of a cell in a session, from its submission to its result."""
+"""A run of a cell in a session, from submission to result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NO_STREAMS = CommandStreams()
 
 @dataclass(slots=True)
 class Timestamps:
-    """Moments of one run on the monotonic clock."""
+    """Moments of a run on the monotonic clock; 0 before the moment."""
 
     submitted: float = field(default_factory=time.monotonic)
     dequeued: float = 0.0
@@ -50,7 +50,9 @@ class Timestamps:
     ended: float = 0.0
 
     def timing(self, usage: dict[str, Any] | None = None) -> Timing:
-        """Return the seconds between the moments, and the CPU and memory use that the launcher reported."""
+        """Return the seconds between the moments, and the CPU and memory use reported by the launcher."""
+        # a run that ended early has no later moments: its missing stages last 0 s. The launcher's figures come from the
+        # kernel, where a cell can change them, so their types are checked.
         now = time.monotonic()
         turn = self.dequeued or now
         sent = self.sent or now
@@ -70,10 +72,9 @@ class Timestamps:
 
 @dataclass(slots=True, eq=False, weakref_slot=True, kw_only=True)
 class CellRun:
-    """One execution of a cell from its submission to its result.
+    """A cell on its way from submission to result.
 
-    ``internal`` says that this package sends the cell, and not the user; ``in_flight`` that a previous owner of the kernel has
-    sent it.
+    ``internal`` marks cells of this package, not of the user; ``in_flight`` marks cells sent by a previous owner of the kernel.
     """
 
     cell: Cell
@@ -84,13 +85,13 @@ class CellRun:
     request_id: str | None = None
     internal: bool = False
     keeps_variables: bool = False
-    """Whether an internal cell leaves the user's variables as they are."""
+    """Whether an internal cell leaves the user's variables unchanged."""
     uses_cache: bool = False
-    """Whether the caller says that the cell only computes, so that a stored result may be returned in its place."""
+    """Whether the caller declares a cell without side effects, so a stored result may replace the run."""
     choose_checkpoint: Callable[[], Awaitable[WayBack]] | None = None
-    """Returns, in the session's turn, the way to the checkpoint to which the kernel goes back before the cell."""
+    """Chooses, in the session's turn, the checkpoint for the kernel's way back before the cell."""
     prepare: Callable[[Kernel], Awaitable[str]] | None = None
-    """Returns the source of an internal cell, in the session's turn, for the kernel that is to run it."""
+    """Returns the source of an internal cell, in the session's turn, for the acquired kernel."""
     on_output: OnOutput | None = None
     approver: Approver | None = None
     on_input: OnInput | None = None
@@ -99,9 +100,9 @@ class CellRun:
     execution_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     in_flight: bool = False
     by_client: bool = False
-    """Whether a client in another process sends it, and not the session's owner."""
+    """Whether a client in another process sends the cell, not the session's owner."""
     late_cursor: int = 0
-    """The end of the late output that a later result or the session's end has reported."""
+    """The end of the late output reported so far, by a later result or at the session's end."""
     timestamps: Timestamps = field(default_factory=Timestamps)
     done: asyncio.Event = field(default_factory=asyncio.Event)
     caller_wakeup: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,7 +121,7 @@ class CellRun:
     startup_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     execution: Execution | None = None
     reply_error: tuple[Output, ...] = ()
-    """The exception that only the kernel's reply has, as of a magic that does not exist; Jupyter's notebooks lack it too."""
+    """An exception found only in the kernel's reply, as of an unknown magic. Jupyter's notebooks lack it too."""
     spill: SpillFile | None = None
     collector: Collector | None = None
     memory_bytes: int = 0
@@ -132,7 +133,7 @@ class CellRun:
         return self.result is not None and self.result.status == "aborted"
 
     async def wait(self, seconds: float | None, *, joined: bool = False) -> None:
-        """Wait for the result, ``seconds`` at most; an error is raised once, see ``CellQueue.wait_for_result``."""
+        """Wait for the result, ``seconds`` at most. Each error is raised once, see ``SubmittedCell.wait``."""
         with anyio.move_on_after(seconds):
             await (self.done if joined else self.caller_wakeup).wait()
             if self.callback_error is None:
@@ -145,8 +146,9 @@ class CellRun:
             raise failure
 
     def request_interrupt(self) -> None:
-        """Interrupt the cell, or abort the run if it still waits."""
+        """Interrupt the cell, or abort a waiting run."""
         self.interrupt_requested = True
+        # a previous owner's cell already runs in the kernel: a cancelled scope here would end our wait, not the cell
         if not self.in_flight:
             for stage in (self.queue_scope, self.approval_scope, self.startup_scope):
                 stage.cancel()
@@ -154,7 +156,7 @@ class CellRun:
             self.execution.ask_interrupt()
 
     def deliver_output(self, output: Output) -> None:
-        """Pass an output to the caller's callback. An error goes to the caller, and the callback gets no further outputs."""
+        """Pass an output to the caller's callback. An error goes to the caller and ends the deliveries."""
         if self.on_output is None:
             return
         try:
@@ -164,7 +166,7 @@ class CellRun:
             self._keep_callback_error("on_output", exc)
 
     def deliver_bytes(self, content: bytes) -> bool:
-        """Pass bytes of a command's standard output to the caller's function; return whether it takes more."""
+        """Pass bytes of a command's standard output to the caller's function; return whether to send more."""
         if self.streams.on_stdout is None:
             return False
         try:
@@ -181,7 +183,7 @@ class CellRun:
         self.caller_wakeup.set()
 
     def get_recorded_outputs(self, result: ExecutionResult) -> RecordedOutputs | None:
-        """Return what records have of the run; None if it is what the result has."""
+        """Return the run's outputs for records; None if the result's outputs are the same."""
         collector = self.collector
         if collector is None or not (collector.is_recorded_apart or self.reply_error):
             return None
@@ -212,9 +214,9 @@ class CellRun:
         self.caller_wakeup.set()
 
     def read_page(self, offset: int, limit: int, grep: str | None) -> OutputPage:
-        """Return a page of the stream output, from the spill file if there is one, else from memory.
+        """Return a page of the stream output, from the spill file or from memory.
 
-        Of a run of a previous owner only the result's output is there.
+        A previous owner's run has only the result's output.
         """
         if self.collector is not None and self.collector.spilled and self.spill is not None:
             spill, total = self.spill, self.collector.stream_bytes
@@ -231,7 +233,8 @@ class CellRun:
         return finder.result(total, len(raw))
 
     def get_launcher_report(self) -> dict[str, Any]:
-        """Return the launcher's report, which is part of the reply."""
+        """Return the launcher's report from the reply."""
+        # a kernel of another language has no launcher, and a hostile kernel can send anything as its report
         metadata = self.execution.reply_metadata if self.execution else {}
         report = metadata.get(protocol.METADATA_KEY)
         return report if isinstance(report, dict) else {}

@@ -28,11 +28,12 @@ _DISK_SECONDS = 10.0
 
 
 class RequestIds:
-    """The executions of one session by request id, in memory and in the journal."""
+    """The executions of a session by request id, in memory and in the journal."""
 
     def __init__(self, session: str, ledger: Journal | None) -> None:
         self._session = session
         self._ledger = ledger
+        # weak: the queue and the history keep runs alive; after that the journal answers. A lock lives as long as a call.
         self._runs: WeakValueDictionary[str, CellRun] = WeakValueDictionary()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -50,15 +51,16 @@ class RequestIds:
     async def submit_once(
         self, request_id: str, run: CellRun, enqueue: Callable[[CellRun], object], supervisor: KernelSupervisor
     ) -> CellRun:
-        """Add a run to the queue if its request is new; return it, or the earlier run of the same request.
+        """Add the run of a new request to the queue; return the run, or the earlier run of the same request.
 
-        If only the journal contains the request, the run gets the recorded result and is not added. A request whose cell was
-        never sent counts as new.
+        For a request found only in the journal, the run gets the recorded result and is not added. A request with an unsent
+        cell counts as new.
 
         Raises:
             InvalidRequest: the id belongs to another cell.
             Refused: the journal cannot answer for the request, or the queue is full.
         """
+        # two calls with a new id must not both miss it in the journal, which is read in a thread, and both enqueue a run
         async with self._locks.setdefault(request_id, asyncio.Lock()):
             earlier_run = self._runs.get(request_id)
             if earlier_run is not None and not earlier_run.has_not_run:
@@ -79,12 +81,12 @@ class RequestIds:
             return run
 
     def adopt(self, run: CellRun) -> None:
-        """Register a run of a previous owner, which a repeated request then joins."""
+        """Register a run of a previous owner. A repeated request then joins the run."""
         if run.request_id is not None:
             self._runs[run.request_id] = run
 
     async def fsync(self, request_id: str) -> None:
-        """Write the journal to disk before a cell is sent, so that it cannot run twice after a crash, or raise ``Refused``."""
+        """Write the journal to disk before a cell is sent, or raise ``Refused``. So no cell runs twice after a crash."""
         assert self._ledger is not None
         if (failure := self._ledger.failure) is None:
             try:
@@ -101,7 +103,7 @@ class RequestIds:
             )
 
     def add_journal_note(self, result: ExecutionResult) -> ExecutionResult:
-        """Return the result, with a note if the journal does not contain it."""
+        """Return the result, with a note if the journal lacks it."""
         failure = self._ledger.failure if self._ledger is not None else None
         if failure is None:
             return result
@@ -119,7 +121,7 @@ def refresh_state(result: ExecutionResult, supervisor: KernelSupervisor) -> Exec
 
 
 def _mark_state_lost(result: ExecutionResult) -> ExecutionResult:
-    """Return the result of a cell whose kernel has ended since, with the state ``lost``."""
+    """Return the result of a cell of an ended kernel, with the state ``lost``."""
     if result.state not in ("kept", "new"):
         return result
     note = "The cell ran in a kernel that has ended since: its variables are lost, unless it was replayed here."

@@ -1,4 +1,4 @@
-"""The queue of one session: one cell runs, the others wait in order, and the newest finished runs are remembered."""
+"""The queue of a session: a running cell, waiting cells in order, and the newest finished runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LATE_NOTES_MAX, _LATE_NOTE_BYTES = 3, 2000
 
 @contextmanager
 def interrupting_cells() -> Iterator[None]:
-    """Interrupt a cell of this block, or remove it from the queue, if its caller is cancelled; else it would go on."""
+    """Interrupt a cell of this block, or remove a waiting cell, if the caller is cancelled. Otherwise cells go on."""
     token = _interrupts.set(True)
     try:
         yield
@@ -84,7 +84,7 @@ class FinishedExecutions:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedCell:
-    """A cell in the queue from the view of one caller. ``joined`` marks the run of an earlier call with the same request."""
+    """A caller's view of a cell in the queue. ``joined`` marks the run of an earlier call with the same request."""
 
     queue: CellQueue
     run: CellRun
@@ -94,14 +94,15 @@ class SubmittedCell:
         """Wait for the result, or return the result so far after ``seconds``; see ``interrupting_cells``.
 
         Raises:
-            Exception: the internal error that kept the cell from running, to the first caller that waits; or the error of the
-                output callback, to its own caller, and not to a caller that ``joined`` the run.
+            Exception: an internal error, raised to the first waiting caller only; or an error of the caller's own output
+                callback, never raised to a caller that ``joined`` the run.
         """
         try:
             await self.run.wait(seconds, joined=self.joined)
         except asyncio.CancelledError:
             if _interrupts.get() and not self.joined:
                 self.run.request_interrupt()
+                # the block promises that nothing runs on: leave only when the cell has ended, whatever else cancels
                 await await_to_end(self.run.done.wait())
             raise
         context, result = self.queue.context, self.queue.get_result(self.run)
@@ -123,7 +124,10 @@ class SubmittedCell:
 
 @dataclass(slots=True)
 class CellQueue:
-    """The queue of one session's runs. Each run has a task in the session's scope; one runs at a time."""
+    """The queue of a session's runs. Each run has a task in the session's scope; ``run_lock`` is held by the running cell.
+
+    ``runs`` has the running cell first. asyncio wakes waiters of a lock in their order, so the tasks keep the queue's order.
+    """
 
     context: RunContext
     runner: CellRunner
@@ -183,7 +187,7 @@ class CellQueue:
         return (*self.history.runs, *(run.execution_id for run in self.runs if not run.internal))
 
     def find(self, execution_id: str) -> CellRun:
-        """Return a remembered, running or waiting run; raise ``UnknownExecution`` if there is none with that id."""
+        """Return a remembered, running or waiting run; an unknown id raises ``UnknownExecution``."""
         self.context.scope.check_caller()
         for run in (*self.runs, *self.history.runs.values()):
             if run.execution_id == execution_id:
@@ -209,7 +213,7 @@ class CellQueue:
         return run.result if run.done.is_set() else None
 
     async def restart_kernels(self, supervisors: Sequence[KernelSupervisor]) -> None:
-        """Replace kernels: at once that of the running cell, which is lost, and the others before their next cells."""
+        """Replace kernels: the running cell's kernel at once, with the loss of the cell; others before their next cells."""
         first_run, kernels = self.first, self.context.kernels
         first_supervisor = kernels.get_supervisor(first_run.cell) if first_run is not None else None
         is_sent = first_run is not None and (first_run.execution is not None or first_run.in_flight)
@@ -238,10 +242,11 @@ class CellQueue:
             self._finish(run, self._build_failed_result(run, "The session was closed."))
 
     async def _process(self, run: CellRun) -> None:
-        """Wait for the run's place in the queue, run it and finish it, as its task. An internal error goes to the caller."""
+        """Wait for the run's turn, run the cell and finish the run, as the run's task. Internal errors go to the caller."""
         result, reason = None, "The session ended."
         try:
             approval = self.context.approval
+            # the rules alone decide without a suspension, so the tasks still take ``run_lock`` in the order of submission
             refusal = None if approval.asks else await approval.check(run)
             outcome = refusal if refusal is not None else await self._run_in_order(run)
             if isinstance(outcome, str):
@@ -255,12 +260,13 @@ class CellQueue:
         except Exception as exc:  # noqa: BLE001 - raised to the caller
             run.failure, reason = exc, str(exc)
         finally:
+            # also when the session's scope is cancelled: a run without a result would leave its callers waiting for ever
             self._finish(run, self._build_failed_result(run, reason) if result is None else result)
 
     async def _run_in_order(self, run: CellRun) -> ExecutionResult | str:
-        """Run a cell after all earlier cells have ended; return its result, or the reason for not running it."""
+        """Run a cell after the end of all earlier cells; return the result, or a reason for not running."""
         with run.queue_scope:
-            await self.run_lock.acquire()
+            await self.run_lock.acquire()  # not ``async with``: the scope must cancel the wait, and not the run after it
         if run.queue_scope.cancelled_caught:
             return "The session was closed." if self.context.scope.is_stopping else "Cancelled while it waited in the queue."
         try:
@@ -270,7 +276,7 @@ class CellQueue:
             self.run_lock.release()
 
     def _build_failed_result(self, run: CellRun, reason: str) -> ExecutionResult:
-        """Return the result of a run that failed or was aborted, and report it to the hooks."""
+        """Return the result of a failed or aborted run, and report it to the hooks."""
         was_sent, context = run.execution is not None or run.in_flight, self.context
         build = build_interrupted_result if was_sent else build_aborted_result
         epoch = context.kernels.get_supervisor(run.cell).epoch
@@ -288,12 +294,12 @@ class CellQueue:
         return replace(result, notes=(*result.notes, f"Not recorded in the notebook yet: {failure}."))
 
     def _add_late_notes(self, result: ExecutionResult) -> ExecutionResult:
-        """Add notes with late output of earlier cells, which is not part of this result."""
+        """Add notes with late output of earlier cells. Late output is not part of this result."""
         notes = self.report_late_outputs()
         return replace(result, notes=(*result.notes, *notes[-_LATE_NOTES_MAX:])) if notes else result
 
     def report_late_outputs(self) -> list[str]:
-        """Report output of earlier cells since the last call to the hooks; return a note with each cell's."""
+        """Report the late output since the last call to the hooks; return a note for each cell with late output."""
         notes = []
         for run_id, run in self.history.runs.items():
             outputs, run.late_cursor, _ = run.execution.late.since(run.late_cursor) if run.execution else ((), 0, 0)
@@ -325,12 +331,12 @@ async def iterate_outputs(
     wait_for: Callable[..., Coroutine[Any, Any, Progress]],
     on_begin: Callable[[ExecutionResult], object] = lambda _: None,
 ) -> AsyncGenerator[Output | ExecutionResult, None]:
-    """Yield the outputs of a cell as they arrive, then its result; output that a slow caller has missed is in the result.
+    """Yield a cell's outputs on arrival, then the result. Output missed by a slow caller is in the result.
 
     Args:
         execute: submits the cell; takes ``wait`` and ``on_output``.
         wait_for: returns the outputs since a cursor.
-        on_begin: called when the cell is submitted, with its result so far.
+        on_begin: called after the submission, with the result so far.
     """
     changed = asyncio.Event()
     with anyio.CancelScope(shield=True):  # a cell that is submitted is known to the caller
@@ -341,7 +347,7 @@ async def iterate_outputs(
     cursor = 0
     try:
         while True:
-            changed.clear()
+            changed.clear()  # before the look, so that an output between the look and the wait wakes the wait
             progress = await wait_for(begun.execution_id, cursor=cursor, wait=SHORTEST_TIMEOUT)
             for output in progress.outputs:
                 yield output
@@ -355,7 +361,7 @@ async def iterate_outputs(
 
 
 class Attachments:
-    """The attached clients of one session. The owner's next result names new ones, and counts their cells."""
+    """The attached clients of a session. The owner's next result names new clients, and counts the clients' cells."""
 
     def __init__(self, session: str) -> None:
         self._session = session
@@ -382,11 +388,11 @@ class Attachments:
             logger.info("kernelexec.client_detached", extra=extra)
 
     def note_return(self, client: str) -> None:
-        """Note that a client has gone back to an earlier state of the session."""
+        """Note a client's return to an earlier state of the session."""
         self._returned[client] = None
 
     def take_notes(self) -> list[str]:
-        """Count a cell of a client; for the owner's cell, return the notes about clients since the last one."""
+        """Count a client's cell; for the owner's cell, return the notes about clients since the owner's last cell."""
         if (client := calling_client.get()) is not None:
             self._cells[client] = self._cells.get(client, 0) + 1
             return []

@@ -1,4 +1,4 @@
-"""Results of all statuses, and the masking of secrets in them and in cells and refusals, before callers and hooks get them."""
+"""Results of all statuses, and the masking of secrets in results, cells and refusals before callers and hooks get them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNKNOWN = "The cell was sent to a kernel before, and no result is recorded: its
 
 
 def _make_result(run: CellRun, session: str, epoch: int, status: Status) -> ExecutionResult:
-    """Return a result with the fields that all results of a run share."""
+    """Return a result with the fields common to all results of a run."""
     return ExecutionResult(
         execution_id=run.execution_id,
         session=session,
@@ -54,7 +54,7 @@ def build_running_result(run: CellRun, session: str, epoch: int) -> ExecutionRes
 
 
 def build_aborted_result(run: CellRun, session: str, epoch: int, reason: str) -> ExecutionResult:
-    """Return the result of a cell that was not sent to any kernel."""
+    """Return the result of an unsent cell."""
     diagnosis = run.refusal.diagnosis if run.refusal is not None else None
     return replace(_make_result(run, session, epoch, "aborted"), exit_code=-1, diagnosis=diagnosis, notes=(reason,))
 
@@ -66,7 +66,7 @@ def build_unknown_result(run: CellRun, session: str, epoch: int, execution_id: s
 
 
 def build_interrupted_result(run: CellRun, session: str, epoch: int, reason: str) -> ExecutionResult:
-    """Return the result of a sent cell whose end this process did not see."""
+    """Return the result of a sent cell with an end unseen by this process."""
     return replace(build_running_result(run, session, epoch), status="error", exit_code=1, notes=(reason,))
 
 
@@ -80,9 +80,9 @@ def build_result(
     networked: bool,
     missing: Mapping[str, Cause],
 ) -> ExecutionResult:
-    """Return the complete result of an ended cell; ``files`` collects its files from its number and its outputs.
+    """Return the complete result of an ended cell; ``files`` collects files, from the cell's number and outputs.
 
-    ``missing`` are the names that earlier kernels had, with the causes of their loss.
+    ``missing`` are the names of earlier kernels' variables, with the causes of their loss.
     """
     assert run.collector is not None
     assert run.execution is not None
@@ -171,7 +171,7 @@ def decide_status(
 
 
 def _read_exit_status(report: dict[str, Any], verdict: Verdict) -> int | None:
-    """Return the status with which code exited, or with which it ended its kernel, as ``os._exit`` does."""
+    """Return the status of an exit in the code, or of a kernel ended by the code, as with ``os._exit``."""
     status = report.get("exit_status") if verdict.cause != "exited" or verdict.exit_code is None else verdict.exit_code
     return status if isinstance(status, int) and status in range(256) else None
 
@@ -179,7 +179,7 @@ def _read_exit_status(report: dict[str, Any], verdict: Verdict) -> int | None:
 def _find_cause(execution: Execution, verdict: Verdict) -> Cause | None:
     """Return the cause of the kernel's end during the cell, or None if the kernel lives.
 
-    The verdict of a cell in a living kernel may have the cause of an earlier kernel's end, which the cell reports.
+    The verdict of a cell in a living kernel may have the cause of an earlier kernel's end, for the cell's report.
     """
     if verdict.interrupted is None:
         return verdict.cause if verdict.exit_code is not None else None
@@ -188,7 +188,7 @@ def _find_cause(execution: Execution, verdict: Verdict) -> Cause | None:
 
 
 def _read_exit(cell: Cell, reply: dict[str, Any]) -> tuple[Output, ...]:
-    """Return the exit of a cell with its traceback, which only the reply contains."""
+    """Return the exit of a cell with the traceback, found only in the reply."""
     return _read_error(cell, reply) if reply.get("ename") == "SystemExit" else ()
 
 
@@ -196,13 +196,13 @@ def _read_error(cell: Cell, reply: dict[str, Any]) -> tuple[Output, ...]:
     """Return the exception of the reply, for a cell without an error message."""
     if isinstance(cell, ShellCell) or not isinstance(reply.get("ename"), str):
         return ()
-    lines = reply.get("traceback")
+    lines = reply.get("traceback")  # the collector bounds outputs, not replies, so the pieces are cut here
     traceback = tuple(str(line)[:4096] for line in (lines if isinstance(lines, list) else [])[:100])
     return (Error(str(reply["ename"])[:1024], str(reply.get("evalue", ""))[:4096], traceback),)
 
 
 class ResultMasking:
-    """The masking of one session: names of secrets replace their values. Without secrets nothing changes."""
+    """The masking of a session: names of secrets replace the values. Without secrets nothing changes."""
 
     def __init__(self, session: str, secrets: SecretStore | None) -> None:
         self.secrets = secrets
@@ -225,7 +225,7 @@ class ResultMasking:
         return cell if self.secrets is None else self.secrets.masker.mask_cell(cell)
 
     def mask_result(self, result: ExecutionResult) -> ExecutionResult:
-        """Return a result with masked secrets. Its outputs were masked when they arrived."""
+        """Return a result with masked secrets. The outputs were masked on arrival."""
         if self.secrets is None:
             return result
         masker = self.secrets.masker
@@ -240,7 +240,7 @@ class ResultMasking:
         )
 
     def mask_history(self, history: History) -> History:
-        """Return an earlier session's cells with masked secrets; the same object where there is nothing to mask."""
+        """Return an earlier session's cells with masked secrets; the same object without secrets."""
         if self.secrets is None:
             return history
         return replace(history, cells=tuple(_mask_recorded_cell(self.secrets.masker, cell) for cell in history.cells))
@@ -248,7 +248,7 @@ class ResultMasking:
     def make_refusal(
         self, kind: Literal["code", "command"], source: object, error: KernelexecError, request_id: object
     ) -> CellRefused:
-        """Return the event for a refused cell, and mask the error, so that the caller gets the same text as the hooks."""
+        """Return the event for a refused cell, and mask the error: the caller gets the same text as the hooks."""
         if self.secrets is not None:
             masker = self.secrets.masker
             error.args = masker.mask_texts(map(str, error.args))

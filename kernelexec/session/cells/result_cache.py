@@ -1,8 +1,8 @@
-"""The result cache of one session: stored results of cells whose caller says that they only compute.
+"""The result cache of a session: stored results of cells declared by their caller to only compute.
 
-The key of a result is its environment, all cells of the kernel before it with the environments that they had, and its own code.
-Where anything else may have changed the kernel's variables, this chain ends until the next kernel. A hit is returned without
-running the cell. Results lie in private files, one for each key, with a limit of their total size.
+The key of a result is the environment, all earlier cells of the kernel with their environments, and the cell's own code.
+After any other possible change of the kernel's variables this chain ends until the next kernel. A hit is returned without
+running the cell. Results are in private files, a file for each key, with a limit of their total size.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _LIMIT_BYTES = 256 * 1024 * 1024
 
 
 class CellResultCache:
-    """The chain of cells of one session's Python kernel, and the stored results of some of them. They run one at a time."""
+    """The chain of cells of a session's Python kernel, and the stored results of some cells. Cells run in sequence."""
 
     def __init__(self, store: ResultStore, settings: Mapping[str, Any]) -> None:
         self._store = store
         self._settings = settings
         self._epoch = 0
         self._chain: str | None = None
-        """A hash of the kernel's cells so far; None during a cell, and after anything else that may have changed variables."""
+        """A hash of the kernel's cells so far; None during a cell, and after any other possible change of variables."""
         self._before: str | None = None
         """The chain before the running cell."""
         self._environment, self._may_have_new_environment = "", True
@@ -74,7 +74,7 @@ class CellResultCache:
         self._epoch, self._chain = epoch, None
 
     async def find(self, run: CellRun, epoch: int, kernel: Kernel) -> ExecutionResult | None:
-        """Return the stored result of a cell that is about to run, or None."""
+        """Return the stored result of the next cell to run, or None."""
         if epoch != self._epoch:
             is_copy = kernel.checkpoint is not None  # it has the variables of earlier cells
             self._epoch, self._chain, self._foreign_events = epoch, None if is_copy else "", 0
@@ -90,20 +90,23 @@ class CellResultCache:
         self._before, self._chain = self._chain, None  # also if the run fails
         if self._before is None or not is_cacheable or not environment:
             return None
+        # the source is masked nowhere here: a session with secrets has no cache, see ``_explain_missing``
         self._key = _hash_values(_KEY_VERSION, environment, self._before, run.cell.source)
         self._names_before = set(kernel.variable_names.known)
         return await anyio.to_thread.run_sync(self._store.get, self._key)
 
     def record_hit(self, run: CellRun) -> None:
-        """Extend the chain by a cell whose stored result was returned."""
+        """Extend the chain by a cell with a stored result."""
+        # "ok" as in ``record``: only whole results of successful cells are stored
         self._chain = _extend(self._before, run.cell, "ok")
 
     async def record(self, run: CellRun, result: ExecutionResult, kernel: Kernel) -> None:
-        """Extend the chain by a cell that ran, and store its result if it may be returned in the cell's place."""
+        """Extend the chain by a finished cell, and store its result if a later call may get it instead of a run."""
         if run.internal:
             self._may_have_new_environment = True  # by an installation
             self._chain = self._before if run.keeps_variables else None
             return
+        # the point of an interrupt depends on time, so the variables after it are unknown
         has_ended_itself = result.interrupted is None and result.status in ("ok", "error")
         self._chain = _extend(self._before, run.cell, result.status) if has_ended_itself else None
         self._check_other_clients(kernel)
@@ -114,7 +117,7 @@ class CellResultCache:
             await anyio.to_thread.run_sync(self._store.put, self._key, _strip_run_fields(result))
 
     def _check_other_clients(self, kernel: Kernel) -> None:
-        """End the chain if another client has sent requests, which may have run code."""
+        """End the chain if another client has sent requests, since they may have run code."""
         if kernel.client.foreign_events != self._foreign_events:
             self._chain, self._foreign_events = None, kernel.client.foreign_events
 
@@ -125,7 +128,7 @@ class CellResultCache:
 
 
 def check_cacheable(run: CellRun, config: Config, backend: Backend, workspace: Path, *, has_inputs: bool) -> None:
-    """Raise ``InvalidRequest`` if the result of a cell cannot be stored; one with inputs has what its key has not."""
+    """Raise ``InvalidRequest`` if a cell's result cannot be stored. Inputs are not part of the key."""
     if not isinstance(run.uses_cache, bool):
         raise InvalidRequest(f"cache={run.uses_cache!r:.100} must be True or False.")
     if not isinstance(run.cell, CodeCell) or run.cell.kernel != "python":
@@ -137,7 +140,7 @@ def check_cacheable(run: CellRun, config: Config, backend: Backend, workspace: P
 
 
 def _explain_missing(config: Config, backend: Backend, workspace: Path) -> str | None:
-    """Return why a session has no result cache, or None if it has one."""
+    """Return the reason for a missing result cache, or None."""
     if config.cache is None:
         return "set Config(cache=DIRECTORY), where results are stored."
     if backend.secrets is not None:
@@ -150,7 +153,7 @@ def _explain_missing(config: Config, backend: Backend, workspace: Path) -> str |
 
 
 def _collect_settings(config: Config, backend: Backend, workspace: Path) -> Mapping[str, Any]:
-    """Return the settings; the workspace is one, since its files can change what any cell shows, for instance at an import."""
+    """Return the settings. The workspace is among them, since its files can change any output, for instance at an import."""
     container = config.container.model_dump(mode="json") if config.isolation == "container" else {}
     return {
         "workspace": str(workspace),
@@ -164,7 +167,7 @@ def _collect_settings(config: Config, backend: Backend, workspace: Path) -> Mapp
 
 
 def _extend(chain: str | None, cell: Cell, status: str) -> str | None:
-    """Return the chain of cells with one more."""
+    """Return the chain, extended by a cell."""
     if chain is None:
         return None
     options: tuple[object, ...] = (cell.work_dir, cell.stdin) if isinstance(cell, ShellCell) else ()
@@ -174,12 +177,12 @@ def _extend(chain: str | None, cell: Cell, status: str) -> str | None:
 
 
 def _is_live(output: Output) -> bool:
-    """Return whether an output belongs to its kernel: a display that can be updated, or a widget."""
+    """Return whether an output belongs to its kernel: a display with updates, or a widget."""
     return isinstance(output, DisplayData | ExecuteResult) and (output.display_id is not None or _WIDGET_VIEW in output.data)
 
 
 def _strip_run_fields(result: ExecutionResult) -> ExecutionResult:
-    """Return a result without the fields that belong to one run."""
+    """Return a result without the fields of a single run."""
     outputs = tuple(
         replace(output, execution_count=None) if isinstance(output, ExecuteResult) else output for output in result.outputs
     )
@@ -193,9 +196,9 @@ def _hash_values(*values: object) -> str:
 
 
 class ResultStore:
-    """A directory of results, in which a damaged file counts as missing.
+    """A directory of results. A damaged file counts as missing.
 
-    Its methods block; several processes may use one directory concurrently.
+    The methods block. Several processes may use a directory concurrently.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = _LIMIT_BYTES) -> None:
@@ -236,6 +239,7 @@ class ResultStore:
 
     def _enforce_limit(self, size: int) -> None:
         """Add a new file's size, and remove the least recently used files if the total is too large."""
+        # other processes add files too: this total is an estimate, and each walk of the directory corrects it
         if self._size_bytes is not None:
             self._size_bytes += size
         if self._size_bytes is None or self._size_bytes > self._limit_bytes:

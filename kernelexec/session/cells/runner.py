@@ -1,4 +1,4 @@
-"""The run of one cell in five steps: approve, acquire a kernel, send, watch, build the result."""
+"""The run of a cell in five steps: approve, acquire a kernel, send, watch, build the result."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from kernelexec.session.cells.result_cache import CellResultCache
 
 logger = logging.getLogger("kernelexec")
-#: The size of the file that holds one cell's streams if they exceed ``output.stream_bytes``.
+#: The size of the file with a cell's streams beyond ``output.stream_bytes``.
 SPILL_BYTES = 256 * 1024 * 1024
-#: The size of all files that one cell's displays write into the workspace.
+#: The size of all files of a cell's displays in the workspace.
 _FILES_BYTES = 256 * 1024 * 1024
 _SKIPPED = "Cancelled while it waited for a cell of another client of its kernel."
 _RESTARTED = "The kernel was restarted before the cell was sent."
@@ -51,14 +51,14 @@ _FROM_CACHE = "From the cache: the cell did not run, so `_` and `Out` do not hav
 
 @dataclass(slots=True)
 class SessionSettings:
-    """The current configuration of a session, which ``set_limits`` replaces."""
+    """The current configuration of a session. ``set_limits`` replaces the configuration."""
 
     config: Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """The state of one session that its runs need, from the queue to the result."""
+    """The state of a session for its runs, from the queue to the result."""
 
     name: str
     isolation: str
@@ -97,16 +97,16 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class CellRunner:
-    """The runner of one session's cells, one at a time."""
+    """The runner of a session's cells. Cells run in sequence."""
 
     context: RunContext
     result_cache: CellResultCache | None
     changes: FileChanges
     dispatch_output: Callable[[Event], None] | None
-    """Passes an output to the hooks that want outputs, if there are any."""
+    """Passes an output to the hooks for outputs, if any."""
 
     async def run(self, run: CellRun) -> ExecutionResult | str:
-        """Run a cell: approve it, acquire a kernel, send it, watch it and build its result.
+        """Run a cell: approve the cell, acquire a kernel, send, watch and build the result.
 
         Return the result, or the reason for not sending the cell. After an error nothing ran.
         """
@@ -124,15 +124,17 @@ class CellRunner:
         return await self._run_in_kernel(run, may_repeat=not run.in_flight and not is_prepared)
 
     async def _run_in_kernel(self, run: CellRun, *, may_repeat: bool) -> ExecutionResult | str:
-        """Run an approved cell; once more, if it ``may_repeat``, where an earlier cell ended its kernel before it began."""
+        """Run an approved cell. If it ``may_repeat``, run it once more after an earlier cell ended the kernel first."""
         context, supervisor = self.context, self.context.kernels.get_supervisor(run.cell)
         with run.startup_scope:
             kernel = await self._acquire_kernel(run, supervisor)
         if run.startup_scope.cancelled_caught:
             return "Cancelled while its kernel started."
+        # before the cell is sent: a loss during the cell is part of its own verdict
         lost_state, former = (None, None) if run.internal else supervisor.losses.take(by_client=run.by_client)
         result_cache = self.result_cache if supervisor is context.kernels.python else None
         if result_cache is not None and not run.in_flight:
+            # also for cells without the cache: ``find`` begins the cell in the chain, ``record`` ends it
             cached_result = await result_cache.find(run, supervisor.epoch, kernel)
             if cached_result is not None and lost_state is None:
                 return await self._return_cached_result(result_cache, run, supervisor, cached_result, former)
@@ -164,7 +166,7 @@ class CellRunner:
         return context.masking.mask_result(result)
 
     async def _run_elsewhere(self, run: CellRun, kernel: Kernel, verdict: Verdict) -> ExecutionResult | str | None:
-        """Run a cell that its kernel has not run in the next one, or not at all; None if the session has been closed."""
+        """Run an unstarted cell in the next kernel, or skip it; return None if the session was closed meanwhile."""
         if verdict.is_skipped:
             run.execution = None
             return _SKIPPED
@@ -181,7 +183,7 @@ class CellRunner:
         return kernel
 
     async def _send(self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel) -> Execution | ExecutionResult | str:
-        """Send a cell, or resume the cell of a previous owner; return a result or a reason if that fails."""
+        """Send a cell, or resume the cell of a previous owner; return a result or a reason on failure."""
         context = self.context
         make_collector = partial(
             self._make_collector_factory(),
@@ -198,6 +200,8 @@ class CellRunner:
         else:
             if not run.timestamps.sent:  # else it is sent again
                 await self._announce(run, supervisor)
+            # ``_announce`` may have waited for the disk, and a restart in that time must not run the cell in the old kernel;
+            # between this check and ``submit`` nothing is awaited
             if supervisor.is_restart_pending:
                 return _RESTARTED
             run.timestamps.sent = time.monotonic()
@@ -210,7 +214,7 @@ class CellRunner:
                 msg_id=run.execution_id,
                 asks=run.on_input is not None,
             )
-        if run.interrupt_requested:
+        if run.interrupt_requested:  # requested before there was an execution to pass the request to
             run.execution.ask_interrupt()
         return run.execution
 
@@ -248,7 +252,7 @@ class CellRunner:
         cached_result: ExecutionResult,
         former: FormerSession | None,
     ) -> ExecutionResult | str:
-        """Return a stored result as the result of a run, and report it to the hooks; the cell does not run."""
+        """Return a stored result as the result of a run, and report the result to the hooks. The cell does not run."""
         await self._announce(run, supervisor)
         if supervisor.is_restart_pending:
             return _RESTARTED
@@ -273,7 +277,7 @@ class CellRunner:
         return self.context.masking.mask_result(result)
 
     def _make_collector_factory(self) -> Callable[..., Collector]:
-        """Return the constructor of the two collectors of a cell, which share the masking of secrets."""
+        """Return the constructor of a cell's two collectors. Both share the masking of secrets."""
         secrets = self.context.masking.secrets
         if secrets is None:
             return Collector
@@ -287,7 +291,7 @@ class CellRunner:
         return factory(output, spill=run.spill, on_output=self._make_output_callback(run, run.deliver_output))
 
     def _collect_files(self, verdict: Verdict, cell: int, outputs: tuple[Output, ...]) -> tuple[str, ...]:
-        """Return the files that a cell wrote, and the files of its displays; a note says if some may be missing."""
+        """Return the files written by a cell, and the files of its displays; add a note if some may be missing."""
         saver = DisplayFiles(self.context.workspace_path, _FILES_BYTES if self.context.config.save_displays else 0)
         saved = saver.save(cell, outputs)
         changed = self.changes.changes(saved)
@@ -302,13 +306,14 @@ class CellRunner:
             context.dispatch(CellStarted(context.name, run.execution_id, run.masked_cell, epoch, name, run.timeout))
         elif supervisor.repeater is not None and not run.keeps_variables and run.choose_checkpoint is None:
             supervisor.repeater.note_change()
+        # after the dispatch: the journal is a hook, so only now it has the line of this cell to write to the disk
         if run.request_id is not None:
             await context.requests.fsync(run.request_id)
 
     async def _resume(
         self, run: CellRun, supervisor: KernelSupervisor, kernel: Kernel, collector: Collector, late_collector: Collector
     ) -> Execution | None:
-        """Resume the cell of a previous owner; kill the kernel and return None if it does not answer."""
+        """Resume the cell of a previous owner; kill the kernel and return None if no answer comes."""
         seconds = max(self._compute_remaining_seconds(run), self.context.config.budgets.start)
         try:
             return await kernel.client.resume(run.execution_id, collector, late_collector, patience=seconds)
@@ -324,7 +329,7 @@ class CellRunner:
         return max(run.timeout - (time.monotonic() - run.timestamps.sent), self.context.config.budgets.grace)
 
     def _make_output_callback(self, run: CellRun, callback: OnOutput | None) -> OnOutput | None:
-        """Return a callback that passes outputs to the hooks first, if any hook wants outputs."""
+        """Return a callback to pass outputs to the hooks first, if any hook wants outputs."""
         dispatch = self.dispatch_output
         if dispatch is None or run.internal:
             return callback
@@ -338,7 +343,7 @@ class CellRunner:
 
 
 def make_dispatcher(session: str, hooks: Iterable[Hook]) -> Callable[[Event], None]:
-    """Return a function that passes an event to all hooks and logs errors of hooks."""
+    """Return a function to pass an event to all hooks; errors of hooks are logged."""
     all_hooks = tuple(hooks)
 
     def dispatch(event: Event) -> None:

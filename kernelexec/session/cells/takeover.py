@@ -21,7 +21,7 @@ _RESULTS_MAX, _RESULTS_BYTES = 20, 64 * 1024 * 1024
 
 
 def write_results(directory: Path, results: Iterable[ExecutionResult]) -> None:
-    """Write the newest results into a session's private directory, for its next owner; what prevents it is logged."""
+    """Write the newest results into a session's private directory, for the next owner. Failures are logged."""
     lines = [shorten_result(result).to_json().encode() for result in [*results][-_RESULTS_MAX:]]
     try:
         replace_file(directory / _RESULTS_FILE, b"\n".join(lines), mode=0o600)
@@ -30,7 +30,7 @@ def write_results(directory: Path, results: Iterable[ExecutionResult]) -> None:
 
 
 def read_results(directory: Path) -> tuple[ExecutionResult, ...]:
-    """Return the results that the last owner of a session wrote when it ended in order; none after a crash."""
+    """Return the results written by the last owner at an orderly end; none after a crash."""
     with suppress(OSError, ValueError):
         content = read_regular(directory / _RESULTS_FILE, _RESULTS_BYTES)
         return tuple(ExecutionResult.from_json(line) for line in content.splitlines())
@@ -44,9 +44,9 @@ class OrphanedSession:
     handover: Handover
     running_cell: RunningCell | None
     ended_epochs: Mapping[str, int] = field(default_factory=dict)
-    """The last epoch of each other language's kernel that ended with the owner."""
+    """The last epoch of each other language's kernel; these ended with the owner."""
     results: tuple[ExecutionResult, ...] = ()
-    """The newest results, which callers may not have collected."""
+    """The newest results, possibly not collected by their callers."""
 
     def make_finished_runs(self) -> list[CellRun]:
         """Return a finished run for each result."""
@@ -62,7 +62,7 @@ class OrphanedSession:
         return runs
 
     def make_run(self, isolation: str) -> CellRun | None:
-        """Return a run that resumes the cell, or None if no cell runs in that kernel: cells of other kernels have ended."""
+        """Return a run that resumes the cell, or None if no cell runs in the kernel. Cells of other kernels have ended."""
         running_cell = self.running_cell
         if running_cell is None or running_cell.cell.kernel != "python" or running_cell.kernel_epoch != self.handover.epoch:
             return None

@@ -1,4 +1,4 @@
-"""Background commands of a session, under the same rules and in the same environment as cells; they end with their kernel."""
+"""Background commands of a session, with the rules and the environment of cells. Commands end with their kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REASON_CHARS = 300
 
 
 class BackgroundCommands:
-    """The background commands of one session."""
+    """The background commands of a session."""
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
@@ -136,6 +136,7 @@ class BackgroundCommands:
         try:
             return any(command.status == "running" for command in await self.background_commands())
         except (Closed, KernelNotAnswering):
+            # a kernel that is too busy to answer may have a server in it: when in doubt it is not culled
             kernel = self._context.kernels.python.kernel
             return kernel is not None and kernel.alive
 
@@ -148,7 +149,7 @@ class BackgroundCommands:
         return run
 
     def _render_streams(self, streams: list[str]) -> list[str]:
-        """Return streams as a terminal shows them, masked: a second's work for those of the largest size."""
+        """Return streams as shown by a terminal, masked. The largest streams take a second."""
         with short_turns():
             return [apply_cursor_moves(apply_returns(self._context.masking.mask_text(text))) for text in streams]
 
@@ -180,7 +181,7 @@ class BackgroundCommands:
 
 
 def _keep_newest(stream: object, lines: int) -> str:
-    """Return the newest lines of a stream in a kernel's reply, which may send more; nothing for a value that is no text."""
+    """Return the newest lines of a stream in a kernel's reply. The kernel may send more lines, or no text: then nothing."""
     if not isinstance(stream, str) or not lines:
         return ""
     newest = clean_text(stream[-_STREAM_CHARS:])[-_STREAM_CHARS:]

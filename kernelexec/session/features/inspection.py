@@ -26,9 +26,9 @@ _INDENT_MAX = 1000
 
 
 class Inspection:
-    """The inspection of one session. It starts no kernel: without a living one ``KernelNotAnswering`` is raised.
+    """The inspection of a session. Inspections start no kernel: without a living kernel ``KernelNotAnswering`` is raised.
 
-    The prompts for its model are also written without a living kernel.
+    The prompts for the session's model are also written without a living kernel.
     """
 
     def __init__(self, context: SessionContext) -> None:
@@ -159,7 +159,7 @@ class Inspection:
         return length if cursor is None else check_whole_number(cursor, "cursor", "a position in the code", 0, length)
 
     async def _request_idle(self, msg_type: str, content: dict[str, Any], wait: float) -> dict[str, Any]:
-        """Send a request on the shell channel after a running cell, so that requests do not pile up in a busy kernel."""
+        """Send a request on the shell channel after a running cell. Otherwise requests would pile up in a busy kernel."""
         timeout, queue = check_seconds(wait, "wait"), self._context.queue
         end = anyio.current_time() + timeout
         self._context.get_living_kernel()

@@ -34,7 +34,7 @@ logger = logging.getLogger("kernelexec")
 
 
 class SessionLimits:
-    """The measured use and the limits of one session, and the statistics of its cells that ran."""
+    """The measured use and the limits of a session, and the statistics of its cells."""
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
@@ -102,7 +102,7 @@ class SessionLimits:
         return LimitsSet(config.container.memory_bytes, config.container.cpus, config.budgets.timeout)
 
     def note_event(self, event: Event, /) -> None:
-        """Count a cell that begins or ends: a hook of the session."""
+        """Count beginning and ending cells. This is a hook of the session."""
         match event:
             case CellStarted():
                 self._timeouts[event.execution_id] = event.timeout
@@ -136,7 +136,7 @@ class IdleCulling:
     """The end of a session's kernels after ``capacity.idle_seconds`` without a use.
 
     Cells, also those of other clients of a kernel, file operations, snapshots, tests and background commands are uses, from
-    their beginning to their end. Inspections and threads that a cell left running are not.
+    their beginning to their end. Inspections and a cell's remaining threads are not.
     """
 
     def __init__(self, context: SessionContext, background: BackgroundCommands) -> None:
@@ -148,18 +148,19 @@ class IdleCulling:
         """The time, on the monotonic clock, of the last culling."""
 
     def note_event(self, event: Event, /) -> None:
-        """Note each use, and when a kernel has started for one; events that a kernel causes are none: a hook of the session."""
+        """Note each use and each start of a kernel, but no event caused by a kernel. This is a hook of the session."""
         has_started = isinstance(event, KernelChanged) and event.change == "started"
         if has_started or not isinstance(event, KernelChanged | MemoryHigh | OutputReceived):
             self._last_use = time.monotonic()
 
     async def run(self, idle_seconds: float) -> None:
-        """End idle kernels, as a task of the session; its time begins now, since a start may take longer."""
+        """End idle kernels, as a task of the session. The idle time begins now, since a start may take longer."""
         self._last_use = time.monotonic()
         with self._task:
             while True:
                 await anyio.sleep(max(0.0, self._last_use + idle_seconds - time.monotonic()))
                 if self._is_idle(idle_seconds) and not await self._background.has_running():
+                    # checked again under the supervisor's lock: a cell may have begun during ``has_running``
                     epochs = await self._context.kernels.cull(lambda: self._is_idle(idle_seconds))
                     if epochs:
                         self.culled_at = time.monotonic()

@@ -36,9 +36,9 @@ class _Abandoned(Exception):
 class AsyncFiles:
     """The files of one session. Paths are relative to its workspace, or absolute, as kernels or this process see them.
 
-    Every path is opened when it is used, and no link is followed in any part of it; only plain files are read and written.
-    Operations run one after the other, also while a cell runs. Results contain unmasked paths; in events and error messages
-    the names of secrets replace their values.
+    Every path is opened at its use, without following links in any part; only plain files are read and written. Operations run
+    in sequence, also while a cell runs. Results contain unmasked paths; in events and error messages the names of secrets
+    replace their values.
 
     Raises:
         InvalidConfig: a context path no longer exists.
@@ -104,7 +104,8 @@ class AsyncFiles:
         """Replace a text in a file, atomically as ``write``. It must be in the file once, or ``every`` occurrence is replaced.
 
         Raises:
-            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: the text is not there, or more than once; or as ``write``.
+            InvalidRequest, InvalidPath, InvalidWorkDir, Closed: the file lacks the text, or contains the text more than once;
+                or as ``write``.
             FileRefused: as ``write``.
         """
         return await self._perform("write", path, partial(self._operations.edit, path, old, new, every=every))
@@ -122,9 +123,9 @@ class AsyncFiles:
     ) -> FilesCopied:
         """Copy a file or a directory of this machine into the workspace, in pieces, without a cell.
 
-        Existing files are replaced, each as a whole; missing directories are created, and a directory is merged into one that
-        exists. Links in a directory are not followed: the result lists them as refused. A copy stops if its caller is
-        cancelled or the session is closed, also during a ``read`` that does not return, and removes the unfinished file.
+        Existing files are replaced, each as a whole; missing directories are created, and a directory is merged into an
+        existing directory. Links in a directory are not followed: the result lists them as refused. A cancelled caller or a
+        closed session stops the copy, also during a blocked ``read``, and the unfinished file is removed.
 
         Args:
             source: the path of this machine; or a binary file that is open, of which the rest is copied.
@@ -216,13 +217,13 @@ class AsyncFiles:
         return result
 
     def stop_transfers(self) -> None:
-        """Let the running copies end, since the session does; their callers get ``Closed``."""
+        """End the running copies with the session; their callers get ``Closed``."""
         for calls, name in self._transfers.items():
             logger.warning("kernelexec.copy_abandoned", extra={"session": self._context.name, "copy": name})
             calls.stop(Closed(f"Session {self._context.name!r} was closed during the {name}: nothing of that file was kept."))
 
     async def _transfer(self, name: str, copy: Callable[[FileTransfers], FilesCopied]) -> FilesCopied:
-        """Make a copy in a thread, one at a time. It ends soon if the caller is cancelled or the session ends."""
+        """Make a copy in a thread, a single copy at a time. A cancelled caller or the session's end stops the copy soon."""
         context = self._context
         context.scope.check_open()
         async with self._transfer_limiter, context.scope.hold_open():
@@ -240,12 +241,13 @@ class AsyncFiles:
         return FileTransfers(self._access, self.tracker, calls)
 
     async def _run(self, call: Callable[[], _R], limiter: anyio.CapacityLimiter) -> _R:
-        """Return the result of a call in a thread, one call of a limiter at a time; mask the errors that it raises."""
+        """Return the result of a call in a thread, a single call of a limiter at a time; mask the call's errors."""
         self._context.scope.check_open()
         return await anyio.to_thread.run_sync(self._call_masked, call, limiter=limiter)
 
     def _call_masked(self, call: Callable[[], _R]) -> _R:
-        """Make a call; mask the errors that it raises, and keep each on one line, whatever the names of files are."""
+        """Make a call; mask its errors, and keep each on a single line, whatever the names of files are."""
+        # a cell can name a file with line breaks and terminal controls, and so forge lines of a log or of a model's input
         try:
             return call()
         except (InvalidRequest, Refused) as exc:

@@ -1,4 +1,4 @@
-"""Trials of code: a cell that is run again until it succeeds, and test cases in processes of their own.
+"""Trials of code: repeated runs of a cell until it succeeds, and test cases in processes of their own.
 
 Between two tries the caller fixes the code, and the session's variables can be restored. Test cases do not change them.
 """
@@ -73,7 +73,7 @@ async def run_with_retry(
 
 
 async def _call_fix(fix: Fix, attempts: Attempts) -> str | None:
-    """Return the next try's code from the caller's function; raise ``InvalidRequest`` if it is neither text nor None."""
+    """Return the next try's code from the caller's function; raise ``InvalidRequest`` unless it is text or None."""
     code: Any = fix(attempts) if inspect.iscoroutinefunction(fix) else await anyio.to_thread.run_sync(fix, attempts)
     code = await code if inspect.isawaitable(code) else code
     if code is None or isinstance(code, str):
@@ -82,7 +82,7 @@ async def _call_fix(fix: Fix, attempts: Attempts) -> str | None:
 
 
 class CodeTests:
-    """The tests of one session's code."""
+    """The tests of a session's code."""
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
@@ -92,10 +92,9 @@ class CodeTests:
     ) -> TestReport:
         """Run Python code, then each test case after it, in forked processes: they can use the session's variables.
 
-        The code and each case have their own process, forked from the kernel, and end with all processes that they started.
-        Changes of variables are not kept. All other state is shared: files that a case writes remain, open files have one
-        position for all, shared memory is shared. The tests wait for their place in the queue like a cell; no notebook
-        records them.
+        The code and each case have their own process, forked from the kernel, and end with all their child processes.
+        Changes of variables are not kept. All other state is shared: written files remain, open files have a common
+        position, shared memory is shared. The tests wait in the queue like a cell; no notebook records them.
 
         A case is source text. A single expression must be true; None is not, except from a magic or a call of a function whose
         name begins with assert, check, expect, test or verify. In several statements no assertion may fail, and an expression
@@ -128,7 +127,8 @@ class CodeTests:
         return report
 
     def _build_report(self, code: str, sources: list[str], answer: dict[str, Any]) -> TestReport:
-        """Return a report from the launcher's answer, and check all types in it."""
+        """Return a report from the launcher's answer, and check all types."""
+        # a case can end the process that answers: missing answers count as errors of their cases
         cases = map(self._build_case, sources, [*read_list(answer.get("cases")), *[{}] * len(sources)])
         error = answer.get("error")
         failed = None if error is None else self._build_case(code, error)

@@ -31,7 +31,7 @@ _OTHER_WAYS = "Send its parts, or write a file: session.files"
 
 
 class VariableValues:
-    """The values of one session's variables, as Python objects of the caller."""
+    """The values of a session's variables, as Python objects of the caller."""
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
@@ -109,7 +109,7 @@ class VariableValues:
     def prepare_inputs(
         self, inputs: Mapping[str, Any] | None, cell: Cell, request_id: str | None
     ) -> Callable[[], Awaitable[None]] | None:
-        """Return a function that sets the inputs of a cell; None without inputs.
+        """Return a function to set the inputs of a cell; None without inputs.
 
         Raises:
             InvalidRequest: the inputs are no mapping of names, or the cell cannot have any.
@@ -126,7 +126,7 @@ class VariableValues:
 
     @asynccontextmanager
     async def _new_directory(self) -> AsyncIterator[KernelDirectory]:
-        """Yield a directory for a file of values; it is gone at the end, also if this call is cancelled."""
+        """Yield a directory for a file of values. The directory is removed at the end, also in a cancelled call."""
         directory = KernelDirectory(self._context, _VALUES)
         try:
             yield directory
@@ -141,7 +141,8 @@ class VariableValues:
             raise Refused(f"{_list(variables)} cannot be sent: {exc.strerror or exc}.") from exc
 
     def _read(self, relative: Path) -> dict[str, Any]:
-        """Read a plain file of a bounded size, which the kernel has written; it is copied, since a map could be cut off."""
+        """Read a plain file of bounded size, written by the kernel, into memory."""
+        # no memory map: a cell could cut the file off meanwhile, and a read beyond its end would raise SIGBUS in this process
         limit = self._context.config.capacity.value_bytes
         with ExitStack() as opened:
             top = os.open(self._context.workspace_path, DIRECTORY)
@@ -159,7 +160,7 @@ class VariableValues:
 
 
 def check_values(variables: Mapping[str, Any], limit_bytes: int) -> None:
-    """Raise ``InvalidRequest`` for variables that ``put`` would refuse before anything is sent."""
+    """Raise ``InvalidRequest`` for variables refused by ``put`` before anything is sent."""
     _encode(_merge(variables, None, {}), limit_bytes)
 
 

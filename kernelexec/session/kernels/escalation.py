@@ -1,16 +1,16 @@
 """The escalation that ends a running cell by ever stronger steps. Only the last step loses the state.
 
-interrupt   a request on the control channel; the kernel interrupts itself and the processes that the cell has started
-signal      one more request, or SIGINT from the driver if none is read: a C loop may hold the interpreter's lock; from now on
-            more requests, since a cell may handle each of them as an error of one of its steps
+interrupt   a request on the control channel; the kernel interrupts itself and the cell's processes
+signal      another request, or SIGINT from the driver if the kernel reads no request: a C loop may hold the interpreter's
+            lock; from now on repeated requests, since a cell may handle each as an error of a step of its own
 cancel      cancellation of a top-level await, even if the cell ignores the signal
-command     SIGKILL to every process that the cell has started
+command     SIGKILL to every process of the cell
 kill        the kernel's process and all its descendants, after a dump of every thread's stack
 
-What the cell leaves behind when it ends is killed as by ``command``: a program may ignore interrupts, or lead its own session.
+Processes left behind by an ended cell are killed as by ``command``: a program may ignore interrupts, or lead its own session.
 
-No interrupt reaches a call into compiled code: it is waited for before the last step, as long as the main thread has not run
-Python code since. A kernel of another language has only the interrupt of its kernelspec and the last step.
+No interrupt reaches a call into compiled code. Before the last step the driver waits while the main thread runs no Python
+code. A kernel of another language has only the interrupt of its kernelspec and the last step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STEPS: tuple[InterruptStep, ...] = ("interrupt", "signal", "cancel", "command")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The last step, the stacks of all threads after a kill, and the seconds that a call into compiled code was waited for."""
+    """The last step, the stacks of all threads after a kill, and the seconds of waiting for a call into compiled code."""
 
     step: InterruptStep
     stacks: str = ""
@@ -72,7 +72,7 @@ async def escalate(kernel: Kernel, execution: Execution, budgets: Budgets) -> En
 
 
 async def _repeat_interrupts(kernel: Kernel, execution: Execution) -> None:
-    """Interrupt a cell until it has ended."""
+    """Interrupt a cell until its end."""
     for count in itertools.count():
         with anyio.move_on_after(_PAUSE_SECONDS if count < _PAUSES else _SHORT_PAUSE_SECONDS):
             await execution.ended.wait()
@@ -81,7 +81,7 @@ async def _repeat_interrupts(kernel: Kernel, execution: Execution) -> None:
 
 
 async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, budgets: Budgets) -> float:
-    """Wait while the main thread has run no Python code since the interrupt, and for the cell's end then; return how long."""
+    """Wait while the main thread has run no Python code since the interrupt, then for the cell's end; return the seconds."""
     began = anyio.current_time()
     execution.is_in_compiled_code = True
     with anyio.move_on_after(budgets.compiled):
@@ -95,9 +95,9 @@ async def _wait_for_compiled_code(kernel: Kernel, execution: Execution, budgets:
 
 
 async def _take_step(kernel: Kernel, execution: Execution, step: InterruptStep, grace: float, *, is_read: bool) -> bool:
-    """Take one step; return whether the cell can obey it, or of ``cancel`` whether its thread has run Python code since.
+    """Take a step; return whether the cell can obey, or for ``cancel`` whether the main thread has run Python code since.
 
-    With ``is_read`` the kernel has read the request before.
+    With ``is_read`` the kernel has read the previous request.
     """
     interrupter, msg_id, patience = kernel.interrupter, execution.msg_id, min(grace, NOTICE_SECONDS)
     match step:

@@ -1,4 +1,4 @@
-"""The kernels of one session: the Python kernel, and one for each other language, started by its first cell."""
+"""The kernels of a session: the Python kernel, and a kernel for each other language, started by the language's first cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kernelexec.session.lifecycle import TaskScope
 
 #: How long a kernel between two cells may take to describe itself.
 _INFO_SECONDS = 5.0
-#: Names of the session's own kernel. One with a minor version may be that of another kernelspec.
+#: Names of the session's own kernel. A name with a minor version may belong to another kernelspec.
 _PYTHON = re.compile(r"(?:i?python|py)[ -]?3?(?: ?\(ipykernel\))?|ipykernel|jupyter")
 _ALIASES = {"js": "javascript", "node": "javascript", "nodejs": "javascript", "ts": "typescript", "sh": "bash", "shell": "bash"}
 
@@ -42,7 +42,7 @@ class LanguageKernels:
         dispatch: Callable[[KernelEvent], None],
     ) -> None:
         self.languages_lock = anyio.Lock(fast_acquire=True)
-        """The lock for new supervisors and for changes of limits, so that a new kernel gets the current limits."""
+        """The lock for new supervisors and for changes of limits. New kernels thus get the current limits."""
         self.install_lock = anyio.Lock(fast_acquire=True)
         """The lock for installations of packages."""
         self.backend = backend
@@ -51,7 +51,7 @@ class LanguageKernels:
         )
         self.python = self._make_supervisor(runtime=runtime)
         self.ended_epochs: Mapping[str, int] = {}
-        """The last epoch of each other language's kernel that ended with the session's previous owner."""
+        """The last epoch of each other language's kernel under the session's previous owner."""
         self._supervisors = {"python": self.python}
         self._labels = {"python": "python"}
         self._runtime = runtime
@@ -79,7 +79,7 @@ class LanguageKernels:
         return self._supervisors[cell.kernel]
 
     def select_supervisors(self, language: object) -> tuple[KernelSupervisor, ...]:
-        """Return the supervisor of a language's kernel, or all for None; raise ``InvalidRequest`` if there is none."""
+        """Return the supervisor of a language's kernel, or all for None. An unknown language raises ``InvalidRequest``."""
         if language is None:
             return tuple(self._supervisors.values())
         label = self._labels.get(normalize_language(language))
@@ -90,7 +90,7 @@ class LanguageKernels:
         return (self._supervisors[label],)
 
     async def check_kernelspec(self, name: str) -> None:
-        """Raise ``InvalidRequest`` if no kernelspec of that name or language is installed."""
+        """Raise ``InvalidRequest`` if no kernelspec with this name or language is installed."""
         installed = await self.backend.list_kernelspecs()
         if installed.find(name) is None and installed.find(name.lower()) is None:
             known = ", ".join(installed.describe()) or "none"
@@ -100,7 +100,7 @@ class LanguageKernels:
             )
 
     async def read_language_info(self, language: str = "python") -> dict[str, Any]:
-        """Return the ``language_info`` of a language's kernel, as Jupyter's messages have it; an empty one without a kernel."""
+        """Return the ``language_info`` of a language's kernel, as in Jupyter's messages; empty without a kernel."""
         supervisor = self._supervisors.get(self._labels.get(normalize_language(language), ""))
         if supervisor is None or supervisor.kernel is None:
             return {}
@@ -109,9 +109,9 @@ class LanguageKernels:
         return info if isinstance(info, dict) else {}
 
     async def apply_limits(self, config: Config, memory_bytes: int | None, cpus: float | None) -> tuple[str, ...]:
-        """Apply the configured limits to all present and future kernels; return notes about limits that do not apply.
+        """Apply the configured limits to all present and future kernels; return notes about inapplicable limits.
 
-        The caller must hold ``languages_lock``. If one kernel cannot be limited, the error says so, and nothing changed.
+        The caller must hold ``languages_lock``. If a kernel cannot be limited, an error is raised, and nothing has changed.
         """
         backend, before, changed = self.backend.with_limits(config), self.backend, list[KernelSupervisor]()
         if backend is None:
@@ -134,13 +134,13 @@ class LanguageKernels:
 
     @property
     def last_visit(self) -> float:
-        """The time, on the monotonic clock, at which a cell of another client last ran in a living kernel; 0 without any."""
+        """The time, on the monotonic clock, of another client's last cell in a living kernel; 0 without such a cell."""
         kernels = [supervisor.kernel for supervisor in self._supervisors.values()]
         return max(kernel.client.last_visit if kernel is not None and kernel.alive else 0.0 for kernel in kernels)
 
     @property
     def has_culled_kernels(self) -> bool:
-        """Whether no kernel lives, and at least one ended because it was idle."""
+        """Whether no kernel lives, and at least one kernel was ended for idleness."""
         supervisors = self._supervisors.values()
         lost_states = [supervisor.losses.lost_state for supervisor in supervisors if supervisor.losses.lost_state is not None]
         has_kernel = any(supervisor.kernel is not None for supervisor in supervisors)
@@ -152,7 +152,7 @@ class LanguageKernels:
 
     @property
     def cut(self) -> tuple[str, ...]:
-        """The languages of the kernels that were killed at the end; see ``SessionClosed``."""
+        """The languages of the kernels killed at the end; see ``SessionClosed``."""
         return tuple(language for language, supervisor in self._supervisors.items() if supervisor.is_cut)
 
     async def stop(self, patience: float) -> None:
@@ -162,12 +162,12 @@ class LanguageKernels:
                 group.start_soon(supervisor.stop, patience)
 
     async def _resolve_label(self, language: object) -> str | None:
-        """Return the label of a language's kernel; None for bash and JavaScript commands, which need no kernel."""
+        """Return the label of a language's kernel; None for bash and JavaScript commands. These need no kernel."""
         wanted = normalize_language(language)
         if wanted in self._labels:
             return self._labels[wanted]
         installed = await self.backend.list_kernelspecs()
-        spec = installed.find(wanted)
+        spec = installed.find(wanted)  # first: an installed kernelspec of bash or JavaScript takes the place of commands
         if spec is None and wanted in ("bash", "javascript"):
             return None
         if spec is None:
@@ -196,7 +196,7 @@ class LanguageKernels:
 
 
 def normalize_language(language: object) -> str:
-    """Return the name of a language in lower case, and of those with several names the usual one."""
+    """Return the usual name of a language, in lower case."""
     if not isinstance(language, str):
         raise InvalidRequest(f"language={language!r}: must be a name such as 'python', not {type(language).__name__}.")
     name = language.strip().lower()

@@ -1,6 +1,6 @@
-"""The starts of kernels: anew, with a warm kernel of the pool, or from a checkpoint.
+"""The starts of kernels: a new kernel, a warm kernel of the pool, or a copy of a checkpoint.
 
-The way back to a checkpoint says which cells run again there, and which checkpoints count then.
+A way back to a checkpoint names the cells to run again and the checkpoints of the new state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WarmKernel:
     notes: tuple[str, ...] = ()
 
     async def claim(self, cwd: str, backend: Backend) -> Kernel | None:
-        """Move the kernel to a directory, and send it the secrets; end it and return None if it does not answer."""
+        """Move the kernel to a directory, and send the secrets; end the kernel and return None if no answer comes."""
         if self.kernel is None:
             return None
         has_moved = False
@@ -45,6 +45,7 @@ class WarmKernel:
                 self.kernel.mask(backend.secrets)
             has_moved = await self.kernel.client.enter(cwd, changes, patience=_ANSWER_SECONDS)
         finally:
+            # also when the caller is cancelled: the pool has given the kernel away, so nothing else would end it
             if not has_moved:
                 await self.kernel.stop(0.0)
         return self.kernel if has_moved else None
@@ -64,7 +65,7 @@ async def start_with_retry(
         try:
             await kernel.start(tasks)
         except KernelStartFailed as failure:
-            check_open()
+            check_open()  # a session that closed during the start raises Closed, not the failure that its end caused
             if not remaining_tries:
                 raise
             await backend.prepare(failure)
@@ -82,18 +83,18 @@ class WayBack:
 
     number: int
     until: float = 0
-    """The number of the cell at which the cells since the checkpoint run again no more."""
+    """The number of the first cell not to run again after the checkpoint."""
     change_files: Callable[[], Awaitable[CopiedFiles]] | None = None
-    """Changes files when the processes of the state before have ended."""
+    """Changes files once the processes of the previous state have ended."""
     effect: str = ""
-    """What there is if that fails, as the beginning of a sentence."""
+    """The effect of a failed change, as the beginning of a sentence."""
     changed: CopiedFiles | None = None
-    """The files that were changed."""
+    """The changed files."""
     repeated: RepeatedCells | None = None
-    """The cells that have run again on it."""
+    """The cells since the checkpoint, as far as they have run again."""
 
     async def bring_files(self) -> KernelError | None:
-        """Change files; return the error, which is raised once the copy of the kernel runs, if that fails."""
+        """Change files; return the error of a failed change, for the caller to raise once the kernel's copy runs."""
         if self.change_files is not None:
             try:
                 self.changed = await self.change_files()
@@ -114,14 +115,14 @@ class RepeatedCells:
     first: int
     """The number of the first cell since the checkpoint."""
     after: str
-    """The execution id of the last one that has run again, or of the last one before the checkpoint."""
+    """The execution id of the last repeated cell, or else of the last cell before the checkpoint."""
     count: int = 0
     obstacle: str = ""
-    """Why the next one has not run again, as a clause; empty if there is no other one."""
+    """The reason for not running the next cell again, as a clause; empty if no cell is left."""
     older_names: tuple[str, ...] = ()
-    """The variables that may be older than they were, as far as the text of the other cells shows."""
+    """The variables with possibly older values, according to the text of the cells that did not run again."""
     has_failed: bool = False
-    """Whether the next one has run again and ended otherwise than before, so that its effects are there in part."""
+    """Whether the next cell has run again and ended differently, which leaves part of its effects."""
 
     @property
     def undone(self) -> int:
@@ -133,46 +134,48 @@ NO_REPEATED_CELLS = RepeatedCells(0, "")
 
 
 class CellRepeater(Protocol):
-    """Runs the cells since a checkpoint again, as far as that is safe."""
+    """A repeater of the cells since a checkpoint, up to the first unsafe cell."""
 
     def note_change(self) -> None:
-        """Note that something else than a cell changes variables now."""
+        """Note a change of variables from outside of cells."""
 
     def forget_state(self) -> None:
-        """Note that a new kernel begins, without the variables of the one before."""
+        """Note the start of a new kernel without the previous variables."""
 
     async def can_begin(self, *, is_accused: bool) -> bool:
         """Return whether the first cell of a session can run again, in a new kernel."""
 
     async def repeat(self, kernel: Kernel, cell: int, after: str, until: float, *, is_accused: bool) -> RepeatedCells:
-        """Run cells in a kernel that is a copy of a checkpoint before ``cell``, which the cell with the id ``after`` precedes.
+        """Run cells in a copy of a checkpoint, from the number ``cell`` on; the cell with the id ``after`` precedes them.
 
-        The first cell that is not repeated is the one with the number ``until``, or an earlier one that has an obstacle. If
-        ``is_accused``, one of them may have ended the kernel, so that none runs again twice.
+        Stop before the cell with the number ``until``, or before an earlier cell with an obstacle. If ``is_accused``, a cell
+        among them may have ended the kernel, so no cell runs again twice.
         """
 
 
 class Lineage:
-    """The checkpoints from which the present state has come, by their numbers, which grow with time.
+    """The numbers of the checkpoints in the present state's past. Numbers grow with time.
 
-    After a way back those of the state that was left are none of them.
+    A way back removes the checkpoints of the abandoned state.
     """
 
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
-        """The name of all states that begin with one fresh kernel: numbers of checkpoints are unique in them."""
+        """The name of all states since the start of a fresh kernel. Checkpoint numbers are unique under a name."""
+        # Checkpoints 1 and 2, back to 1, then 3 and 4: [(0, -1), (3, 1)]. Checkpoint 2 is above the origin 1 and below the
+        # first number 3, so it belongs to the abandoned state.
         self._states = [(0, -1)]
-        """The number of the first checkpoint of each state, and of the one that it has come from; the present state is last."""
+        """The first checkpoint number of each state and the number of its origin; the present state is last."""
 
     def has(self, number: int) -> bool:
-        """Return whether a checkpoint is of the present state's past."""
+        """Return whether a checkpoint is in the present state's past."""
         first, origin = self._states[-1]
-        while number < first:
+        while number < first:  # the checkpoint is older than this state: follow the states back to their origins
             if number > origin:
                 return False
             first, origin = next(state for state in reversed(self._states) if state[0] <= origin)
         return True
 
     def go_to(self, number: int, newest: int) -> None:
-        """Note that the state is that of a checkpoint; ``newest`` is the last one of the states before."""
+        """Note a way back to a checkpoint; ``newest`` is the last checkpoint number in use before."""
         self._states.append((newest + 1, number))

@@ -47,16 +47,19 @@ _AWAITED_SECONDS = 0.5
 _VISITS = "Another client has run {} in this kernel."
 #: The note on an idle kernel that did not exit in time.
 _CUT = "The kernel before was killed: its threads or exit handlers had not ended after {:g} s (budgets.grace)."
-#: The newest checkpoints that a session tries to go on from.
+#: The number of newest checkpoints to try after the end of a kernel.
 _MOST_TRIED = 3
-#: The number of the first checkpoint of a branch, which is where it branched off.
+#: The number of a branch's first checkpoint, the point where it branched off.
 FIRST_CHECKPOINT = 1
-#: How often the cells since a checkpoint are run again, once more after each one that ends otherwise than before.
+#: The tries of running the cells since a checkpoint again; each cell with a different end costs a try.
 _REPEATS_MAX = 3
 
 
 class KernelSupervisor:
-    """The supervisor of one language's kernels, one at a time: a cell gets a living kernel, and lost state is reported once."""
+    """The supervisor of a language's kernels. Cells get a living kernel, at most one kernel lives, each loss is reported once.
+
+    ``_change_lock`` guards the change from one kernel to the next.
+    """
 
     def __init__(
         self,
@@ -75,13 +78,13 @@ class KernelSupervisor:
         self.losses = Losses()
         self.lineage = Lineage()
         self.has_run = self.is_cut = False
-        """Whether a kernel has run a cell; whether the last one was killed, as its threads or exit handlers took too long."""
+        """Whether a kernel has run a cell; whether the last kernel was killed because of slow threads or exit handlers."""
         self.notes: list[str] = []
         """Notes for the next result."""
         self.start_notes: tuple[str, ...] = ()
-        """The notes of the first result that are about the kernel and its place, not about the cell."""
+        """The notes of the first result about the kernel and its place, not about the cell."""
         self.is_restart_pending = False
-        """Whether a new kernel replaces this kernel before the next cell, whose result reports the lost state."""
+        """Whether a new kernel replaces this kernel before the next cell. That cell's result reports the lost state."""
         self._config = config
         self._session = session
         self._runtime = runtime
@@ -99,7 +102,7 @@ class KernelSupervisor:
         self._starting_kernel: Kernel | None = None
         self._reuse_slot = ReuseSlot()
         self._shown: tuple[Displays, WidgetStates] | None = None
-        """The displays and widgets of the last kernel that ended, which a copy of it still updates."""
+        """The displays and widgets of the last ended kernel. A copy of the kernel still updates these."""
         self._is_stopped = False
         self._has_sent_notices = False
         self._change_lock = anyio.Lock(fast_acquire=True)
@@ -116,11 +119,12 @@ class KernelSupervisor:
         return self._starting_kernel is not None
 
     def is_alive(self, epoch: int) -> bool:
-        """Return whether the kernel of that epoch is alive."""
+        """Return whether the kernel of an epoch is alive."""
         return self.epoch == epoch and self.kernel is not None and self.kernel.alive
 
     def use_warm(self, warm_kernel: WarmKernel) -> None:
-        """Use a warm kernel as the first kernel, if there is one."""
+        """Use a warm kernel, if any, as the first kernel."""
+        # also as the starting kernel, so that ``stop`` ends a warm kernel that no cell has claimed
         self._warm_kernel, self._starting_kernel = warm_kernel, warm_kernel.kernel
         self.notes += warm_kernel.notes
 
@@ -132,13 +136,13 @@ class KernelSupervisor:
 
     @property
     def known_names(self) -> tuple[str, ...]:
-        """The names of the user's variables, as far as the kernel has reported them."""
+        """The names of the user's variables in the kernel's reports so far."""
         return () if self.kernel is None else tuple(self.kernel.variable_names.known)
 
     async def acquire(self, way_back: WayBack | None = None) -> Kernel:
-        """Return the living kernel, or a new one; see ``Kernel.start`` for errors. A closed session raises ``Closed``.
+        """Return the living kernel, or start a new kernel; see ``Kernel.start`` for errors. A closed session raises ``Closed``.
 
-        With a ``way_back`` a copy of its checkpoint replaces the kernel, or ``InvalidRequest`` is raised.
+        With a ``way_back``, replace the kernel by a copy of the checkpoint. A missing checkpoint raises ``InvalidRequest``.
         """
         async with self._change_lock:
             self._check_open()
@@ -148,7 +152,7 @@ class KernelSupervisor:
             for _ in range(2):  # cells that run again may end the copy, and run no third time
                 if self.kernel is not None and not self.kernel.alive:
                     await await_to_end(self._replace_dead(self.kernel))
-            self._check_open()
+            self._check_open()  # again: ``stop`` takes no lock, so the session may have closed during the awaits above
             if way_back is not None:
                 return await self._go_back(way_back)
             if self.kernel is None and self.repeater is not None:
@@ -156,7 +160,7 @@ class KernelSupervisor:
             return self.kernel if self.kernel is not None else await self._start()
 
     async def _go_back(self, way: WayBack) -> Kernel:
-        """Replace the kernel by a copy of a checkpoint; its state is lost if that fails."""
+        """Replace the kernel by a copy of a checkpoint. The kernel's state is lost if no copy starts."""
         kernel = self.kernel
         checkpoints = await kernel.keep_checkpoints() if kernel is not None else []
         chosen = next((checkpoint for checkpoint in checkpoints if checkpoint.number == way.number), None)
@@ -175,7 +179,7 @@ class KernelSupervisor:
     ) -> Kernel:
         unreported = self.losses.lost_state
         lost_state = await self._end_kernel(kernel, is_reported=False, cause="request")
-        failure = await way.bring_files()
+        failure = await way.bring_files()  # only now: processes of the old state could write to the files meanwhile
         others = [checkpoint for checkpoint in checkpoints if checkpoint is not chosen]
         try:
             restored = await self._start_copy(chosen, checkpoints, others=others)
@@ -187,7 +191,7 @@ class KernelSupervisor:
         except KernelStartFailed:
             self.losses.lost_state = lost_state
             raise
-        self.losses.lost_state = unreported
+        self.losses.lost_state = unreported  # the caller asked for this end, so no result reports it as a loss
         if failure is not None:
             raise failure
         return restored
@@ -195,17 +199,17 @@ class KernelSupervisor:
     async def start_branch(
         self, host: ReusableKernelHost, uid: int, after: str, notes: Iterable[str], *, reseeds: bool
     ) -> None:
-        """Start the first kernel as a copy of the checkpoint that another session's kernel has made for it.
+        """Start the first kernel as a copy of a checkpoint made by another session's kernel for this branch.
 
         Args:
-            host: the directory of the checkpoint, and the provisioner of its kernels.
+            host: the directory of the checkpoint, and the provisioner of kernels there.
             uid: the user id of the checkpoint.
             after: the execution id of the other session's last cell before.
             notes: notes for the first result.
             reseeds: whether random numbers differ from those of the other session.
 
         Raises:
-            KernelStartFailed: the copy did not start; what was there for it is removed.
+            KernelStartFailed: the copy did not start; its directory and processes are removed.
         """
         async with self._change_lock:
             self._branched_after = after
@@ -224,13 +228,13 @@ class KernelSupervisor:
     async def _repeat_cells(
         self, kernel: Kernel, checkpoint: CheckpointSocket | None, *, until: float = math.inf, is_accused: bool = False
     ) -> tuple[Kernel, RepeatedCells]:
-        """Run the cells since a checkpoint again in its copy, or all in a new kernel, and report the restored state.
+        """Run the cells since a checkpoint again in a copy, or all cells in a new kernel, and report the restored state.
 
-        Return that kernel, or another one like it without the effects of a cell that ended otherwise than before. In a branch,
-        cells of the session that it began in are no cells.
+        Return the kernel. If a cell ends differently than before, return a fresh copy without the effects of the cell. In a
+        branch, the parent session's cells do not count.
 
         Raises:
-            KernelStartFailed: a cell ended otherwise, and no other kernel like it starts.
+            KernelStartFailed: a cell ended differently, and no fresh copy starts.
         """
         number = 0 if checkpoint is None else checkpoint.number
         after = "" if checkpoint is None or checkpoint.after == self._branched_after else checkpoint.after
@@ -245,7 +249,7 @@ class KernelSupervisor:
         return kernel, repeated
 
     async def _start_again(self, kernel: Kernel, number: int) -> Kernel:
-        """Replace a copy of a checkpoint by another one, or for 0 a new kernel."""
+        """Replace a copy of a checkpoint by a fresh copy, or for the number 0 by a new kernel."""
         checkpoints = await kernel.keep_checkpoints()
         try:
             await self._end_kernel(kernel, is_reported=True)
@@ -266,7 +270,7 @@ class KernelSupervisor:
         others: Sequence[CheckpointSocket] = (),
         reseeds: bool = False,
     ) -> Kernel:
-        """Start a kernel that is a copy of a checkpoint; ``others`` stay if it fails."""
+        """Start a copy of a checkpoint as the kernel. A failed start leaves the checkpoints ``others`` alive."""
         self.epoch += 1
         kernel = self._new_kernel()
         kernel.checkpoint, kernel.earlier_checkpoints = checkpoint, existing
@@ -305,7 +309,7 @@ class KernelSupervisor:
         return kernel
 
     async def take_over(self, handover: Handover) -> Kernel | None:
-        """Use an orphaned kernel as the first kernel; return None, and report the lost state, if that fails."""
+        """Use an orphaned kernel as the first kernel. After a failure return None; the next result reports the lost state."""
         self._check_open()
         self.epoch = handover.epoch
         kernel = self._new_kernel()
@@ -323,7 +327,7 @@ class KernelSupervisor:
         return kernel
 
     async def apply_limits(self, backend: Backend, memory_bytes: int | None, cpus: float | None) -> None:
-        """Apply the limits of a backend to this and all later kernels; ``LimitRefused`` says that nothing changed."""
+        """Apply the limits of a backend to this and all later kernels. After ``LimitRefused`` nothing has changed."""
         async with self._change_lock:
             if self.kernel is not None and self.kernel.alive:
                 await self.kernel.usage.change_limits(memory_bytes, cpus)
@@ -332,13 +336,14 @@ class KernelSupervisor:
     async def watch(
         self, kernel: Kernel, execution: Execution, timeout: float, *, internal: bool = False, may_repeat: bool = False
     ) -> Verdict:
-        """Wait for the end of a cell, or end it, and judge the state; notes of ``internal`` runs wait for the next cell.
+        """Wait for a cell's end, or end the cell, and judge the state. Notes of ``internal`` runs wait for the next cell.
 
-        Nothing is judged if the cell ``may_repeat`` and has certainly not begun when its kernel ended.
+        Nothing is judged if the cell ``may_repeat`` and had certainly not begun at the end of the kernel.
         """
         verdict = Verdict(notes=[] if internal else self._take_notes(kernel), confinement=kernel.confinement.layers)
         await execution.wait_for_turn(timeout)
         if not execution.ended.is_set():
+            # held behind a cell of another client: SIGINT would hit that cell, so ask for a skip first
             if execution.is_held and await kernel.interrupter.request_skip(execution.msg_id, NOTICE_SECONDS):
                 verdict.has_run, verdict.is_skipped, self.notes = False, True, [*verdict.notes, *self.notes]
                 return verdict
@@ -379,7 +384,7 @@ class KernelSupervisor:
         return notes
 
     async def _judge_state(self, kernel: Kernel, execution: Execution, verdict: Verdict) -> None:
-        """Check the state with the kernel after the execution, and enter it into the verdict."""
+        """Check the state with the kernel after the execution, and enter the state into the verdict."""
         has_lingered = False
         if execution.end == "complete" and execution.asks_exit:
             verdict.notes.append("The cell asked the kernel to exit.")
@@ -391,6 +396,7 @@ class KernelSupervisor:
                 verdict.state = "unknown"
                 verdict.notes.append(doubt)
             return
+        # read before ``_end_kernel``: its kill sets ``death`` too
         ended_by_us = verdict.step == "kill" or (verdict.step == "signal" and kernel.death == _INTERRUPT_DEATH)
         died_by_itself = kernel.death is not None and self._kill_cause is None and not ended_by_us
         may_restore = self._may_restore(execution)
@@ -418,13 +424,13 @@ class KernelSupervisor:
                 kernel.leave_checkpoints()
 
     def _may_restore(self, execution: Execution) -> bool:
-        """Return whether the session goes on from a checkpoint if the kernel ends in this cell: no end was asked for."""
+        """Return whether the session goes on from a checkpoint if the kernel ends in this cell. A requested end forbids it."""
         return not (self._is_stopped or execution.asks_exit or self._kill_cause == "request" or self._is_ephemeral)
 
     async def _restore(
         self, checkpoints: Sequence[CheckpointSocket], verdict: Verdict, lost_state: LostState, ended: Kernel
     ) -> None:
-        """Go on from a checkpoint of the kernel that ended in a cell; enter into the verdict that, or why not."""
+        """Go on from a checkpoint of a kernel that ended in a cell; enter the return, or its obstacles, into the verdict."""
         if not checkpoints:
             add_obstacles_note(verdict, ended)
         async with self._change_lock:
@@ -444,10 +450,10 @@ class KernelSupervisor:
         *,
         is_accused: bool = False,
     ) -> LostState | None:
-        """Go on from the newest checkpoint of an ended kernel that starts, or in a new kernel if a cell can run again there.
+        """Go on from the newest usable checkpoint of an ended kernel, or in a new kernel if a cell can run again there.
 
-        Return the lost state with only what is gone, or None. The notes say why other checkpoints did not start. The cells
-        since then run again; see ``CellRepeater`` for ``is_accused``.
+        Return the lost state with only the missing names, or None. Add notes on the failed checkpoints. The cells since the
+        checkpoint run again; see ``CellRepeater`` for ``is_accused``.
         """
         tried = [checkpoint for checkpoint in checkpoints if self.lineage.has(checkpoint.number)][:_MOST_TRIED]
         left, kernel, origin = list(checkpoints), None, None
@@ -459,7 +465,7 @@ class KernelSupervisor:
                 notes.append(f"Checkpoint {checkpoint.number} could not be restored: {exc}")
                 if self._is_stopped:
                     return None
-                await checkpoint.drop()
+                await checkpoint.drop()  # a checkpoint that failed once holds memory for nothing
             else:
                 origin = checkpoint
                 break
@@ -483,7 +489,7 @@ class KernelSupervisor:
         return replace(lost_state, names=gone, return_note=note)
 
     async def _start_for_repeats(self, *, is_accused: bool) -> Kernel | None:
-        """Start a new kernel if cells can run again there, in no new container: the result waits for it."""
+        """Start a new kernel if cells can run again there. Create no new container, since the result waits for the start."""
         mode, is_gone = self._config.checkpoints, self._backend.isolation == "container" and self._reuse_slot.is_empty
         if self.repeater is None or is_gone or mode not in ("auto", "each"):
             return None
@@ -495,7 +501,7 @@ class KernelSupervisor:
             return None
 
     async def _replace_dead(self, kernel: Kernel) -> None:
-        """Replace a kernel that ended between two cells by a copy of its newest checkpoint, if it has one."""
+        """Replace a kernel that ended between two cells by a copy of its newest checkpoint, if any."""
         may_restore = self._kill_cause is None and not self._is_ephemeral
         try:
             checkpoints = await kernel.keep_checkpoints() if may_restore else []
@@ -522,13 +528,13 @@ class KernelSupervisor:
         return self._starting_kernel
 
     async def kill(self, cause: Cause) -> None:
-        """Kill the kernel; ``cause`` is the cause in the result of the cell that runs in it."""
+        """Kill the kernel; ``cause`` is the cause in the result of the running cell."""
         if self.kernel is not None:
             self._kill_cause = cause
             await self.kernel.kill()
 
     async def _end_idle(self, cause: Cause) -> None:
-        """End an idle kernel, which runs its exit handlers first."""
+        """End an idle kernel after its exit handlers."""
         if (kernel := self.kernel) is None:
             return
         was_alive, kernel.on_death, seconds = kernel.alive, None, self._config.budgets.grace
@@ -539,7 +545,8 @@ class KernelSupervisor:
             self._report_change("died", cause)
 
     async def cull(self, is_idle: Callable[[], bool]) -> bool:
-        """End the kernel if ``is_idle`` returns true under the lock; the next cell gets a new kernel and reports that."""
+        """End the kernel if ``is_idle`` returns true under the lock. The next cell gets a new kernel and reports the change."""
+        # under the lock, since a cell that is just acquiring the kernel would lose it
         async with self._change_lock:
             kernel = self.kernel
             if kernel is None or not kernel.alive or self._is_stopped or not is_idle():
@@ -550,6 +557,7 @@ class KernelSupervisor:
 
     async def stop(self, patience: float) -> None:
         """End the kernel for good, also a starting kernel; ``patience`` seconds are for a clean shutdown."""
+        # no lock: its holder may wait long for a start; instead the holder checks the flag after its awaits
         self._is_stopped = True
         if self._starting_kernel is not None:
             await self._starting_kernel.stop(0.0)
@@ -566,7 +574,7 @@ class KernelSupervisor:
             raise Closed(f"Session {self._session!r} is closed.")
 
     async def _end_kernel(self, kernel: Kernel, *, is_reported: bool, cause: Cause | None = None) -> LostState:
-        """End the kernel and set the lost state; a caller that is cancelled leaves no ending kernel to the next cell."""
+        """End the kernel and set the lost state, also for a cancelled caller: the next cell must not meet an ending kernel."""
         return await await_to_end(self._kill_and_set_lost(kernel, cause, is_reported=is_reported))
 
     async def _kill_and_set_lost(self, kernel: Kernel, cause: Cause | None, *, is_reported: bool) -> LostState:

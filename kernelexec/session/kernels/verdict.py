@@ -1,6 +1,6 @@
-"""The verdict on the end of a cell: whether its kernel has kept its state, and the states that ended kernels have lost.
+"""The verdict on the end of a cell: whether the kernel has kept its state, and the lost states of ended kernels.
 
-A kernel confirms its state after a cell, or at least answers. A later result tells the loss of an ended one, once.
+A kernel confirms its state after a cell, or at least answers. A later result reports the loss of an ended kernel once.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
     stacks: str = ""
     memory_limit: str = ""
-    """The memory limit, as text, where reaching it ended the kernel."""
+    """The memory limit, as text, of a kernel that ended at this limit."""
     has_run: bool = True
-    """False if the kernel, which an earlier cell has ended, died before the cell began; then nothing else is judged."""
+    """False if an earlier cell had ended the kernel before this cell began. Then nothing else is judged."""
     is_skipped: bool = False
-    """Whether it has not run since its end was asked for while a cell of another client ran."""
+    """Whether the cell was skipped, because its end was requested during a cell of another client."""
 
 
 def judge_death(kernel: Kernel, verdict: Verdict) -> None:
-    """Enter the death of a kernel into the verdict, where no other one follows."""
+    """Enter the death of a kernel without a successor into the verdict."""
     cause, verdict.exit_code = (kernel.death.cause, kernel.death.exit_code) if kernel.death is not None else ("killed", 137)
     verdict.state, verdict.cause, verdict.lost_names = "lost", cause, tuple(sorted(kernel.variable_names.known))
 
 
 def add_obstacles_note(verdict: Verdict, ended: Kernel) -> None:
-    """Add a note on what has prevented a checkpoint before the cell, where the configuration asks for such checkpoints."""
+    """Add a note on the obstacles to a checkpoint before the cell, if the configuration asks for such checkpoints."""
     if obstacles := read_obstacles(ended.obstacles):
         reason = explain_obstacles(obstacles)
     elif ended.installed is not None or ended.config.checkpoints not in ("auto", "each") or ended.next_cell == 1:
@@ -64,7 +64,7 @@ def add_obstacles_note(verdict: Verdict, ended: Kernel) -> None:
 
 
 def memory_limit_text(usage: Usage, isolation: str) -> str:
-    """Return the memory limit of a kernel as text; empty if none is known."""
+    """Return the memory limit of a kernel as text; empty for an unknown limit."""
     limit = usage.limit_bytes
     owner = "the container's" if isolation == "container" else "its control group's"
     return f"{owner} memory limit of {format_size(limit)}" if limit else ""
@@ -91,7 +91,8 @@ def add_memory_notes(verdict: Verdict, usage: Usage, limit: str) -> None:
 
 
 async def confirm_state(kernel: Kernel, execution: Execution, verdict: Verdict, grace: float) -> bool:
-    """Return whether the kernel confirms its state, or at least answers within ``grace`` seconds; a note says why not."""
+    """Return whether the kernel confirms its state, or at least answers within ``grace`` seconds; else add a note."""
+    # the token in the reply: a kernel that was replaced by ``exec`` in the cell may answer too, but does not know it
     if execution.end == "complete" and kernel.confirms_state(execution):
         return True
     if execution.end in ("complete", "incomplete"):
@@ -109,15 +110,16 @@ async def confirm_state(kernel: Kernel, execution: Execution, verdict: Verdict, 
 
 
 async def has_ended(kernel: Kernel, grace: float) -> bool:
-    """Return whether a kernel that is about to end is reported as dead."""
+    """Return whether an ending kernel is reported as dead."""
+    # the sockets close before the process is gone, so the report comes later than the disconnection
     return await kernel.wait_exit(grace * 2) or await kernel.wait_report()
 
 
 @dataclass(frozen=True, slots=True)
 class LostState:
-    """The lost state of a kernel. ``is_reported`` is true if the result of the kernel's last cell has reported it.
+    """The lost state of a kernel. ``is_reported`` is true if the result of the kernel's last cell has reported the loss.
 
-    Where the session goes on from a checkpoint, ``return_note`` says from which, and ``names`` are only those that are gone.
+    After a return to a checkpoint, ``return_note`` names the checkpoint, and ``names`` has the missing names only.
     """
 
     cause: Cause
@@ -144,9 +146,9 @@ LOST_WITH_OWNER = LostState("killed", 137, (), 0, is_reported=False)
 
 @dataclass(frozen=True, slots=True)
 class FormerSession:
-    """An ended session that a caller may take for a new one: the first result of the new one says so.
+    """An ended session with a name that a caller may confuse with a new session. The new session's first result says so.
 
-    ``reason`` begins a sentence after a colon; ``names`` are the variables that are gone, where they are known.
+    ``reason`` follows a colon; ``names`` are the lost variables, if known.
     """
 
     reason: str
@@ -156,25 +158,26 @@ class FormerSession:
 
 
 class Losses:
-    """The lost states of one language's kernels until results have told them."""
+    """The lost states of a language's kernels until results have reported them."""
 
     def __init__(self) -> None:
         self.lost_state: LostState | None = None
-        """The lost state that no result has reported."""
+        """The lost state without a report so far."""
         self.former: FormerSession | None = None
-        """The earlier session that the next result tells from this one."""
+        """An earlier session, to mention in the next result."""
         self._client_loss: LostState | None = None
-        """The lost state that only results of clients in other processes have reported."""
+        """The lost state reported only in results of clients in other processes."""
         self._missing: dict[str, Cause] = {}
 
     def add(self, lost_state: LostState) -> None:
-        """Add the lost state of a kernel that has ended."""
+        """Add the lost state of an ended kernel."""
+        # ``_missing`` outlives the report: a NameError many cells later still gets its explanation
         self.lost_state = lost_state
         missing = self._missing | dict.fromkeys(lost_state.names, lost_state.cause)
         self._missing = dict(list(missing.items())[-_MISSING_MAX:])
 
     def take(self, *, by_client: bool) -> tuple[LostState | None, FormerSession | None]:
-        """Return what no result has reported, for the next cell's; to the owner also what only clients know."""
+        """Return the unreported losses, for the next cell's result. The owner also gets losses reported to clients only."""
         lost_state, former = self.lost_state, self.former
         self.lost_state = self.former = None
         if former is not None and former.cause is not None:
@@ -186,18 +189,18 @@ class Losses:
         return lost_state, former
 
     def give_back(self, lost_state: LostState | None, former: FormerSession | None) -> None:
-        """Keep what ``take`` has returned for the next result."""
+        """Keep the values of ``take`` for the next result."""
         self.lost_state, self.former = self.lost_state or lost_state, self.former or former
 
     def note_client_result(self, result: ExecutionResult) -> None:
-        """Note the lost state that the result of another process's cell has reported: the owner has not seen it."""
+        """Note a loss reported in a result of another process's cell. The owner has not seen the report."""
         is_restored, cause, names = result.state == "restored", result.cause or "killed", result.lost_names
         if result.state == "lost" or (is_restored and self._client_loss is None):
             note = _CLIENT_RETURN.format(cause) if is_restored else ""
             self._client_loss = LostState(cause, 0, names, len(names), is_reported=False, return_note=note)
 
     def list_missing(self, kernel: Kernel | None) -> Mapping[str, Cause]:
-        """Return the names that earlier kernels had and the present one does not know, with the causes of their loss."""
+        """Return the names of earlier kernels' variables unknown to the present kernel, with the causes of their loss."""
         if self._missing and kernel is not None:
             for name in kernel.variable_names.known:
                 self._missing.pop(name, None)
@@ -205,7 +208,7 @@ class Losses:
 
 
 def report_new_state(verdict: Verdict, former: FormerSession | None) -> None:
-    """Report in the first result of a new kernel that it is no earlier one; a loss says more."""
+    """Report in the first result of a new kernel that the kernel is new. A report of a loss takes precedence."""
     if former is None or verdict.state != "kept":
         return
     gone = f" Gone: {_list_names(former.names, former.name_count)}." if former.names else ""
@@ -214,7 +217,7 @@ def report_new_state(verdict: Verdict, former: FormerSession | None) -> None:
 
 
 def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int) -> None:
-    """Report the end of the previous kernel in the first result of the new one."""
+    """Report the end of the previous kernel in the new kernel's first result."""
     if lost_state is None:
         return
     if lost_state.return_note:
@@ -229,7 +232,7 @@ def report_lost_state(verdict: Verdict, lost_state: LostState | None, epoch: int
 
 
 def describe_return(cause: Cause, repeated: RepeatedCells, ended_cell: int, *, is_copy: bool = True) -> str:
-    """Return the note on a session that goes on, after its kernel ended in ``ended_cell``, in a copy or in a new kernel."""
+    """Return the note on a return, in a copy or a new kernel, after the end of a kernel in ``ended_cell``."""
     before = "this cell" if repeated.first >= ended_cell else f"cell [{repeated.first}]"
     lost = "this cell has" if repeated.undone >= ended_cell else f"the cells from [{repeated.undone}] on have"
     older = f" Older now: {_list_names(repeated.older_names, len(repeated.older_names))}." if repeated.older_names else ""
@@ -241,7 +244,7 @@ def describe_return(cause: Cause, repeated: RepeatedCells, ended_cell: int, *, i
 
 
 def describe_repeated(repeated: RepeatedCells) -> str:
-    """Return a clause on the cells that have run again."""
+    """Return a clause on the repeated cells."""
     last = repeated.undone - 1
     return f"cell [{last}] has run again" if repeated.count == 1 else f"the cells [{repeated.first}] to [{last}] have run again"
 

@@ -1,4 +1,4 @@
-"""Installations into a session's virtual environment, with an exact lock, and those of other packages before the first cell."""
+"""Installations into a session's virtual environment, with an exact lock, and of other packages before the first cell."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """The requirements of one installation, into the existing or into a new virtual environment."""
+    """The requirements of an installation, into the existing or a new virtual environment."""
 
     requirements: tuple[str, ...] = ()
     exact: bool = False
@@ -65,7 +65,7 @@ class InstallRequest:
 
 
 class PackageInstaller:
-    """The packages of one session."""
+    """The packages of a session."""
 
     def __init__(self, context: SessionContext, inspection: Inspection) -> None:
         self._context = context
@@ -131,13 +131,13 @@ class PackageInstaller:
         return await self._install(replace(request, exact=True, fresh=True), package_lock)
 
     async def replace_venv(self) -> None:
-        """Replace the environment by an empty one on top of the cells' packages; raise ``KernelError`` if that fails."""
+        """Replace the environment by an empty environment on top of the cells' packages; a failure raises ``KernelError``."""
         installation = await self._install(InstallRequest(fresh=True), activate=False)
         if not installation.ok:
             raise KernelError(f"The virtual environment {installation.venv} cannot be replaced: {installation.output}")
 
     async def preinstall(self) -> None:
-        """Install the configured system, Python and npm packages; the next result reports a failure. The executor calls it."""
+        """Install the configured system, Python and npm packages, for the executor. The next result reports a failure."""
         wanted = self._context.config.programs.preinstall
         if wanted.system and self._context.isolation != "container":
             self._warn_not_installed("system", wanted.system, "system packages are installed in containers only")
@@ -198,7 +198,7 @@ class PackageInstaller:
             return replace(result, notes=tuple(notes), seconds=anyio.current_time() - began)
 
     async def _run_pip(self, request: InstallRequest, venv: tuple[str, ...]) -> TaskResult:
-        """Run pip, after a separate process has downloaded the wheels if only that process may have the network."""
+        """Run pip. If cells may not have the network, a separate process downloads the wheels first."""
         context, backend = self._context, self._context.kernels.backend
         deadline = anyio.current_time() + request.seconds
         fetches_separately = request.network is not False and request.network is not backend.network
@@ -212,6 +212,7 @@ class PackageInstaller:
                 self._one_shot_directory(request, deadline) as install_dir,
             ):
                 if fetches_separately:
+                    # building a source archive runs code of its author, so this process has the network, but no workspace
                     errand = OneShotTask(fetch_dir, {**task_fields, "fills": False}, request.network, wheels, request.seconds)
                     done = await backend.run(errand, context.runtime_dir)
                     if done.exit_code or done.answer.get("exit_code") != 0 or not _is_directory(fetch_dir / "fetched"):
@@ -229,7 +230,7 @@ class PackageInstaller:
 
     @asynccontextmanager
     async def _one_shot_directory(self, request: InstallRequest, deadline: float) -> AsyncIterator[Path]:
-        """Yield a private directory with copies of the wheels that the requirements name by path."""
+        """Yield a private directory with copies of the wheels given by path."""
         context, created = self._context, list[Path]()
         make = partial(create_task_directory, context.runtime_dir, context.kernels.backend.user)
         try:
@@ -276,7 +277,7 @@ class PackageInstaller:
         """Return the path of the virtual environment in the workspace, empty for the session's own.
 
         Raises:
-            InvalidRequest: it is outside.
+            InvalidRequest: the virtual environment is outside of the workspace.
         """
         context, venv = self._context, self._context.config.programs.venv
         if venv is None:
@@ -303,7 +304,7 @@ class PackageInstaller:
             raise InvalidRequest(f"{path} cannot be read ({reason}): name a file of requirements in the workspace.") from exc
 
     def _map_into_workspace(self, path: Path | None) -> str | None:
-        """Return a directory of the workspace as kernels see it, since cells can change its path here; None for others."""
+        """Return a workspace directory as seen by kernels, since cells can change the path here; None for other directories."""
         is_inside = path is not None and path.is_relative_to(self._context.workspace_path)
         return self._context.to_kernel_path(path) if path is not None and is_inside else None
 
@@ -322,13 +323,13 @@ class PackageInstaller:
         return resolved
 
     def _read_lock(self) -> dict[str, locks.LockedPackage]:
-        """Return the packages of the environment's lock by name; none if it cannot be read."""
+        """Return the packages of the environment's lock by name; none for an unreadable lock."""
         with suppress(OSError, InvalidRequest):
             return {package.key: package for package in _read_lock_file(self._context.workspace_path / LOCK).packages}
         return {}
 
     def _write_lock(self, done: TaskResult, known_packages: dict[str, locks.LockedPackage]) -> str | None:
-        """Write the environment's lock; return its path as kernels see it, or None if it cannot be written."""
+        """Write the environment's lock; return the path as seen by kernels, or None after a failure."""
         locked = []
         versions = done.answer.get("holds")
         for name, version in versions.items() if isinstance(versions, dict) else ():
@@ -343,7 +344,7 @@ class PackageInstaller:
         return None
 
     async def _activate(self, result: Installation) -> list[str]:
-        """Make the installed packages available to cells; return notes about packages that cells do not get."""
+        """Make the installed packages available to cells; return notes about packages out of cells' reach."""
         try:
             report = await self._context.call_launcher(protocol.SERVE_PACKAGES_SOURCE, None, keeps_variables=True)
             environment = await self._inspection.environment()
@@ -363,7 +364,7 @@ def _read_lock_file(path: Path) -> locks.PackageLock:
 
 
 def _build_installation(done: TaskResult, installed: dict[str, locks.LockedPackage]) -> Installation:
-    """Return the installation that pip reported, without its lock."""
+    """Return the installation reported by pip, without a lock."""
     failure, code = done.answer.get("failure"), done.answer.get("exit_code")
     output = done.output if not isinstance(failure, str) else f"{done.output}{failure}\n"
     if done.exit_code == TIMED_OUT:
@@ -374,7 +375,7 @@ def _build_installation(done: TaskResult, installed: dict[str, locks.LockedPacka
 
 
 def _read_installed_packages(done: TaskResult) -> dict[str, locks.LockedPackage]:
-    """Return the packages that pip reported, by name. Cells may have changed the report: malformed entries are skipped."""
+    """Return the packages reported by pip, by name. Cells may have changed the report: malformed entries are skipped."""
     entries = done.answer.get("installed")
     packages = {}
     for entry in entries if isinstance(entries, list) else []:
@@ -395,5 +396,5 @@ def _check_python_version(lock: locks.PackageLock | None, done: TaskResult) -> l
 
 
 def _is_directory(path: Path) -> bool:
-    """Return whether a path is a directory and not a link, which a build may have created."""
+    """Return whether a path is a directory and not a link. A build may have created a link."""
     return path.is_dir() and not path.is_symlink()

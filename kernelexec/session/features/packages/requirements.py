@@ -41,7 +41,7 @@ _TOOL = "kernelexec"
 def check_requirements(packages: Iterable[object], read: Callable[[str], str]) -> tuple[str, ...]:
     """Return 1 to 200 requirements, or raise ``InvalidRequest``: names with versions, or paths of wheels.
 
-    Packages are requirements, or iterables of them, or files with one in each line, which ``read`` reads.
+    Packages are requirements, iterables of requirements, or files with a requirement in each line, read by ``read``.
     """
     requirements: list[object] = []
     for each in packages:
@@ -55,7 +55,7 @@ def check_requirements(packages: Iterable[object], read: Callable[[str], str]) -
 
 
 def find_requirements_file(requirement: object) -> str | None:
-    """Return the path of a file of requirements, as pip's option names it or by its ending; None for another requirement."""
+    """Return the path of a file of requirements, from pip's option or by the ending; None for another requirement."""
     path = os.fspath(requirement) if isinstance(requirement, str | os.PathLike) else ""
     if not isinstance(path, str) or not path.isprintable():
         return None
@@ -66,7 +66,7 @@ def find_requirements_file(requirement: object) -> str | None:
 
 
 def _list_lines(path: str, text: str) -> list[str]:
-    """Return the requirements of a file, without comments; options of pip in it are refused as other requirements are."""
+    """Return the requirements of a file, without comments. Options of pip are refused, as in other requirements."""
     lines = (re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in text.splitlines())
     requirements = [line for line in lines if line]
     for line in requirements:
@@ -124,11 +124,11 @@ class LockedPackage:
 
     @property
     def key(self) -> str:
-        """The normalized name, by which packages are compared."""
+        """The normalized name, for comparisons."""
         return canonicalize_name(self.name)
 
     def has_version(self, version: str) -> bool:
-        """Return whether the package has a version, in any spelling of it."""
+        """Return whether the package has a version, in any spelling."""
         return Version(self.version) == Version(version)
 
     @property
@@ -142,7 +142,7 @@ class LockedPackage:
         return f"{self.key}=={self.version}"
 
     def to_toml(self) -> str | None:
-        """Return the package as a table of a lock, or None if too little of its archive is known for the standard."""
+        """Return the package as a table of a lock, or None if too little is known of the archive for the standard."""
         if not self.sha256 or not self.archive.isascii() or not self.archive.isprintable():
             return None
         file = self.archive.rpartition("/")[2]
@@ -168,7 +168,7 @@ class PackageLock:
 
     @classmethod
     def parse(cls, text: bytes, path: str) -> PackageLock:
-        """Return the lock in a file that cells may have written; raise ``InvalidRequest`` if it is not for one environment."""
+        """Return the lock in a file, possibly written by cells; raise ``InvalidRequest`` unless it is for one environment."""
         try:
             document = _parse_toml(text.decode())
             lock = Pylock.from_dict(document)

@@ -1,4 +1,4 @@
-"""Branches of a session: sessions that begin with a copy of its kernel and go their own ways, and may take its place."""
+"""Branches of a session: sessions with a copy of the parent's kernel, to go on apart from the parent or take its place."""
 
 from __future__ import annotations
 
@@ -99,15 +99,15 @@ OpenBranch: TypeAlias = Callable[[Any, str, BranchOptions], Awaitable[Any]]
 
 
 class SessionBranches:
-    """The branches of one session, and the way of a branch back into its parent.
+    """The branches of a session, and the way of a branch back into the parent.
 
     Args:
         context: the state of the session.
-        checkpoints: its checkpoints.
-        record: its notebook's recorder, if it has one.
-        journal: its journal, if it has one.
-        origin: where it branched off, if it is a branch itself.
-        open_branch: opens a session of that name, which begins with what ``start`` returns.
+        checkpoints: the session's checkpoints.
+        record: the recorder of the session's notebook, if any.
+        journal: the session's journal, if any.
+        origin: the beginning of this session, if the session is a branch itself.
+        open_branch: opens a session with a name and a beginning as returned by ``start``.
     """
 
     def __init__(
@@ -128,18 +128,18 @@ class SessionBranches:
         self._open_branch = open_branch
         self.directories = SessionDirectories(context.runtime_dir)
         self.family: SessionBranches = self if origin is None else origin.parent.family
-        """The branches of the first session, in whose directories all of its family have theirs."""
+        """The branches of the first session. The directories of the whole family are in the first session's."""
         self._number = 0
 
     @property
     def point(self) -> BranchPoint | None:
-        """Where the session began in another one, if it is a branch."""
+        """The point of the parent at which a branch began; None for other sessions."""
         if (origin := self._origin) is None:
             return None
         return BranchPoint(origin.parent.context.name, origin.after, origin.parent.journal)
 
     async def start_kernel(self) -> bool:
-        """Start the first kernel as a copy of another session's; return False if this session is no branch.
+        """Start the first kernel as a copy of the parent's kernel; return False if this session is no branch.
 
         Raises:
             KernelStartFailed: the copy did not start.
@@ -152,7 +152,7 @@ class SessionBranches:
 
     @property
     def config(self) -> Config:
-        """The configuration, which branches have too."""
+        """The configuration, the same for branches."""
         return self.context.config
 
     async def open(self, name: str | None, n: int | None, **keywords: Unpack[BranchKeywords]) -> Any:  # noqa: ANN401 - sessions
@@ -185,13 +185,13 @@ class SessionBranches:
     async def promote(self, *, timeout: float | None = None) -> Restored:
         """Make this branch's state that of the session that it was branched off, and close the branch.
 
-        That session's kernel is replaced by a copy of this one, and its cells since then are undone. Files that this branch has
-        created or changed replace the session's, and those that it has removed are removed there. The session's notebook goes
-        on with this branch's cells.
+        A copy of this kernel replaces the parent's kernel, and the parent's cells since the branch point are undone. Files
+        created or changed by this branch replace the parent's files; files removed here are removed there. The parent's
+        notebook goes on with this branch's cells.
 
         Raises:
             CheckpointRefused: the kernel cannot be copied now; ``obstacles`` says why.
-            InvalidRequest: this session is no branch, or runs another cell by then, the other one is closed, or has a kernel in
+            InvalidRequest: this session is no branch or runs another cell by then, the parent is closed or has a kernel in
                 another place, or the changed files exceed 1 GiB.
             InvalidTimeout, QueueFull, Closed: nothing has changed.
         """
@@ -209,7 +209,8 @@ class SessionBranches:
             if ours.runtime.place != theirs.runtime.place:
                 message = f"{session} has another kernel by now, in a place where this branch cannot go on."
                 raise InvalidRequest(f"{message} Go on in the branch, or bring its values there by get and put.")
-            number = max(list_checkpoints(theirs.runtime.path), default=0) + 2  # the next one may be made at this moment
+            # + 2, not + 1: the parent may make its next automatic checkpoint at this moment
+            number = max(list_checkpoints(theirs.runtime.path), default=0) + 2
             copy_target = self._target_in(theirs, number, parent.context.kernels.backend.cwd, origin.temporary)
             call = protocol.checkpoint_source(_PROMOTED, copy_target)
             answer = await self.context.call_launcher(call, timeout, keeps_variables=True)
@@ -233,7 +234,7 @@ class SessionBranches:
         return restored if way.changed is None else replace(restored, notes=_describe_files(way.changed))
 
     async def start(self, name: str, options: BranchOptions) -> BranchStart:
-        """Copy the kernel and the files in the session's turn, for a branch of that name. Errors are those of ``branch``."""
+        """Copy the kernel and the files in the session's turn, for a branch called ``name``. For errors see ``branch``."""
         start = BranchStart(self, name, options)
         try:
             await start.make()
@@ -244,11 +245,11 @@ class SessionBranches:
 
     @property
     def source(self) -> Path | None:
-        """The journal or notebook, if the session keeps one."""
+        """The journal, or else the notebook; None without both."""
         return self.journal or (None if self.record is None else self.record.path)
 
     async def prepare_replay(self, name: str, options: BranchOptions) -> BranchStart:
-        """Copy the files in the session's turn, for a branch of that name in which its cells run again.
+        """Copy the files in the session's turn, for a branch called ``name`` in which the session's cells run again.
 
         Raises:
             InvalidRequest: there is no record of the cells, or the files cannot be copied.
@@ -261,7 +262,7 @@ class SessionBranches:
         return start
 
     def remove_directories(self) -> None:
-        """Remove the ended session's directories that no branch uses, its virtual environment if unused too. For a thread."""
+        """Remove the ended session's directories without branches, and an unused virtual environment. For a thread."""
         remove_unused(self.context.workspace_path)
         self.checkpoints.remove_files()
         self.directories.leave()
@@ -273,7 +274,7 @@ class SessionBranches:
         return f"{self.context.name[:_NAME_CHARS]}-{self._number}"
 
     def _target_in(self, kernel: Kernel, number: int, cwd: str, temporary: Path | None) -> protocol.CopyTarget:
-        """Return the place of a checkpoint of another kernel that is to have a copy of this one."""
+        """Return the place, among another kernel's checkpoints, of a copy of this kernel."""
         moves = [(self.context.kernels.backend.cwd, cwd)]
         if temporary is not None:
             runtime = kernel.runtime
@@ -282,10 +283,10 @@ class SessionBranches:
         return _make_target(kernel.runtime.path, number, kernel.mark, moves)
 
     async def _find_changed_files(self, origin: BranchStart, seconds: float) -> Callable[[], Awaitable[CopiedFiles]] | None:
-        """Find the changed files of this branch; return what brings them to its parent, None if they work in one workspace.
+        """Find the changed files of this branch; return a function to bring them to the parent, None in a shared workspace.
 
         Raises:
-            InvalidRequest: they are too large, or cannot be read.
+            InvalidRequest: the files are too large, or cannot be read.
         """
         if (directory := origin.directory) is None or (copied := origin.files) is None:
             return None
@@ -302,7 +303,7 @@ class SessionBranches:
         return partial(target.read_in_thread, bring)
 
     async def _add_records_to(self, parent: SessionBranches, origin: BranchStart) -> None:
-        """Add the cells of this branch to the records of its parent, whose cells since the branch began are undone."""
+        """Add the cells of this branch to the parent's records. The parent's cells since the branch point are undone."""
         await self.context.queue.notebook_writer.flush()
         context = parent.context
         context.dispatch(BranchPromoted(context.name, self.context.name, origin.after, self.journal))
@@ -312,27 +313,27 @@ class SessionBranches:
 
 
 class BranchStart:
-    """The beginning of a branch: what is made for it, one after the other, and removed if it does not begin."""
+    """The beginning of a branch: its places and copies, made in sequence, and removed if the branch does not begin."""
 
     host: ReusableKernelHost
-    """The private directory of its kernels, and their provisioner."""
+    """The private directory of the branch's kernels, and their provisioner."""
     uid: int
-    """The user id of its kernel."""
+    """The user id of the branch's kernel."""
 
     def __init__(self, parent: SessionBranches, name: str, options: BranchOptions) -> None:
         self.parent, self.options = parent, options
         self._context, self._name = parent.context, name
         self._has_host = False
         self.directory: CopyDirectory | None = None
-        """Its workspace, open until the session ends; None if that is the parent's."""
+        """The branch's own workspace, open until the session's end; None for the parent's workspace."""
         self.files: CopiedFiles | None = None
-        """The files that were copied; None if the workspace is the parent's."""
+        """The copied files; None for the parent's workspace."""
         self.temporary: Path | None = None
-        """Its directory for temporary files, if it has one of its own."""
+        """The branch's own directory for temporary files, if any."""
         self.after = ""
-        """The execution id of the parent's last cell before."""
+        """The execution id of the parent's last cell before the branch."""
         self.notes: tuple[str, ...] = ()
-        """Notes for its first result."""
+        """Notes for the branch's first result."""
 
     @property
     def workspace(self) -> Path:
@@ -341,17 +342,17 @@ class BranchStart:
 
     @property
     def within(self) -> Path:
-        """The workspace that contains this one, or the same."""
+        """The workspace of the parent, which contains or is this workspace."""
         return self._context.kernels.backend.workspace
 
     @property
     def notebook(self) -> Path | None:
-        """The copy of the parent's notebook, under the branch's own name, if there is one."""
+        """The copy of the parent's notebook under the branch's own name, if any."""
         has_notebook = self.directory is not None and self.parent.record is not None
         return self.workspace / f"{self._name}.ipynb" if has_notebook else None
 
     async def copy_files(self) -> None:
-        """Copy the files in the parent's turn, for a branch in which its cells run again."""
+        """Copy the files in the parent's turn, for a branch in which the parent's cells run again."""
 
         async def prepare(_: Kernel) -> str:
             await self._copy_files()
@@ -364,7 +365,8 @@ class BranchStart:
         await self._finish(f"This is a branch of session {self._context.name!r}, whose cells have run again here.")
 
     async def make(self) -> None:
-        """Make all of it in the parent's turn; raise a refusal of the launcher, or of a workspace that was replaced."""
+        """Make the places and copies in the parent's turn; raise the refusal of the launcher, or of a replaced workspace."""
+        # join first: the parent may end during the call, and its directories must stay for the branch
         self.parent.family.directories.join()
         call = partial(self._context.call_launcher, prepare=self._prepare, keeps_variables=True)
         answer = await call(protocol.NOTHING_SOURCE, self.options.timeout)
@@ -377,7 +379,7 @@ class BranchStart:
         await self._finish(intro, _SHARES if self._context.isolation == "container" else None)
 
     async def _finish(self, *notes: str | None) -> None:
-        """Check that the workspace is still that of the files, and begin the notes with these."""
+        """Check that the copy's directory was not replaced, and begin the notes with these."""
         if self.directory is not None:
             with _explain_failures():
                 await self._context.read_in_thread(self.directory.check)
@@ -385,7 +387,7 @@ class BranchStart:
         self.notes = tuple(note for note in (*notes, left_out) if note is not None)
 
     async def _prepare(self, kernel: Kernel) -> str:
-        """Make the places and copy the files; return the call that copies the kernel."""
+        """Make the places and copy the files; return the call to copy the kernel."""
         backend, mark = self._context.kernels.backend, secrets.token_hex(16)
         if not kernel.makes_checkpoints:
             raise CheckpointRefused("This kernel makes no checkpoints, so it has no branches.", {"limit": ("no checkpoints",)})
@@ -415,6 +417,7 @@ class BranchStart:
         ignore = frozenset({record.path.name} if record is not None and not has_copy else ())
         directory, self.files = make_copy(self._context, above, _BRANCHES / self._name, ignore=ignore)
         self.options.copies.append(directory)
+        # a descriptor of its own: ``open`` closes the descriptors in ``copies`` once all branches have begun
         self.directory = replace(directory, fd=os.dup(directory.fd)) if has_copy else directory
         if record is not None and has_copy:
             self.files.states.pop(record.path.name, None)
@@ -422,16 +425,16 @@ class BranchStart:
                 os.rename(record.path.name, f"{self._name}.ipynb", src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
 
     async def discard(self) -> None:
-        """Remove everything that was made but the copy of files, which ``SessionBranches.open`` removes."""
+        """Remove everything but the copy of files, the task of ``SessionBranches.open``."""
         if self._has_host:
             await self.host.remove()
         await anyio.to_thread.run_sync(self.leave)
 
     def leave(self) -> None:
-        """Remove what only this branch uses, which has ended, and leave its family. For a thread."""
+        """Remove the ended branch's own places, and leave the family. For a thread."""
         if self.directory is not None:
             self.directory.close()
-        if self.temporary is not None:  # it is in that of the parent, where a cell may go on writing
+        if self.temporary is not None:  # in the parent's temporary directory, where a cell may go on writing: hence a limit
             remove_within(self.temporary.parent, Path(self.temporary.name), seconds=CALL_SECONDS)
         self.parent.family.directories.leave()
 
@@ -446,7 +449,7 @@ def _explain_failures() -> Iterator[None]:
 
 
 def _describe_files(changed: CopiedFiles) -> tuple[str, ...]:
-    """Return sentences on the files that came with a branch, and on those that did not."""
+    """Return sentences on the files brought by a branch, and on the files left out."""
     count_files = sum(stat.S_ISREG(state[0]) for state in changed.states.values())
     came = f"{count_things('file', count_files)} of the branch came with it." if count_files else None
     return tuple(filter(None, (came, changed.describe_left_out())))

@@ -1,4 +1,4 @@
-"""The files of checkpoints: copies of the workspace, which replace it when the session goes back with its files."""
+"""The files of checkpoints: copies of the workspace, put back when the session goes back with files."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _COPIES = Path(OURS, "checkpoints")
 
 @dataclass(frozen=True, slots=True)
 class FilesCopy:
-    """A copy of the workspace's files. The open descriptor of its directory has a lock, which shows that it is in use."""
+    """A copy of the workspace's files. A lock on the open descriptor of the directory marks the copy as used."""
 
     directory: CopyDirectory
     files: CopiedFiles
     notebooks: frozenset[str]
-    """The notebooks that were written at that time, which it lacks."""
+    """The notebooks written at that time. They are not in the copy."""
 
 
 class CheckpointFiles:
-    """The copies for the checkpoints of one session.
+    """The copies for the checkpoints of a session.
 
-    They are in the workspace, where the file system may share the blocks of both. A later owner of the session knows none of
-    them; the next copy in the same workspace removes what a dead owner has left.
+    Copies are in the workspace, where the file system may share blocks with the originals. A later owner of the session knows
+    no copies; the next copy in the same workspace removes the copies of dead owners.
     """
 
     def __init__(self, context: SessionContext, list_notebooks: Callable[[], frozenset[str]]) -> None:
@@ -50,7 +50,7 @@ class CheckpointFiles:
         self._list_notebooks = list_notebooks
         self._lock = threading.Lock()
         self._copies: dict[tuple[Path, tuple[int, int] | None], FilesCopy] = {}
-        """By the sockets of their checkpoints, with a mark that tells a socket from a later one of its name; under the lock."""
+        """By the sockets of their checkpoints, with a mark against later sockets of the same name; under the lock."""
 
     async def copy(self) -> FilesCopy:
         """Copy the files, in the session's turn.
@@ -65,21 +65,22 @@ class CheckpointFiles:
             raise InvalidRequest(explain_failure("The files cannot be copied", exc)) from exc
 
     def keep(self, checkpoint: Path, copy: FilesCopy) -> None:
-        """Keep a copy for the checkpoint with that socket, and remove the copies of those that are gone. For a thread."""
+        """Keep a copy for the checkpoint with this socket, and remove the copies of missing checkpoints. For a thread."""
         with self._lock:
             self._copies[checkpoint, _mark(checkpoint)] = copy
         self.remove_unused()
 
     def remove_unused(self) -> None:
-        """Remove the copies of checkpoints that are gone. For a thread."""
+        """Remove the copies of missing checkpoints. For a thread."""
         with self._lock:
             unused = [(path, mark) for path, mark in self._copies if mark is None or _mark(path) != mark]
             copies = [self._copies.pop(key) for key in unused]
+        # outside of the lock: a removal walks a whole tree
         for copy in copies:
             copy.directory.remove()
 
     def find(self, checkpoint: Path) -> FilesCopy | None:
-        """Return the copy for the checkpoint with that socket, if there is one."""
+        """Return the copy for the checkpoint with this socket, if any."""
         return self._copies.get((checkpoint, _mark(checkpoint)))
 
     async def put_back(self, copy: FilesCopy) -> CopiedFiles:
@@ -104,7 +105,7 @@ class CheckpointFiles:
         return FilesCopy(*make_copy(self._context, workspace, _COPIES / name, ignore=notebooks), notebooks)
 
     def _remove_left(self) -> None:
-        """Remove the copies of owners that have ended, whose locks are free."""
+        """Remove the copies of dead owners. Their locks are free."""
         workspace = self._context.workspace.path
         with suppress(OSError), ExitStack() as opened:
             above = open_directory_chain(open_top(workspace), _COPIES, opened)
@@ -117,7 +118,7 @@ class CheckpointFiles:
 def make_copy(
     context: SessionContext, within: Path, directory: Path, *, ignore: frozenset[str]
 ) -> tuple[CopyDirectory, CopiedFiles]:
-    """Copy a session's workspace, without some paths, into a new directory of its own or another one. For a thread.
+    """Copy a session's workspace, without some paths, into a new directory of a workspace. For a thread.
 
     Errors are those of ``copy_workspace``.
     """
@@ -132,7 +133,8 @@ def make_copy(
 
 
 def _mark(socket: Path) -> tuple[int, int] | None:
-    """Return a mark that tells a checkpoint's socket from a later one of the same name; None if there is none."""
+    """Return a mark to tell a checkpoint's socket from a later socket of the same name; None without a socket."""
+    # the inode alone is not enough: file systems reuse the number of a deleted file at once
     with suppress(OSError):
         status = socket.lstat()
         return status.st_ino, status.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Checkpoints of a session: stopped copies of its kernel's process, to which it can go back."""
+"""Checkpoints of a session: stopped copies of the kernel's process, to go back to."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class AsyncCheckpoint:
     name: str | None
     """The given name; None for an automatic one."""
     cell: int
-    """The number of the cell before which it was made, as in ``In [cell]``."""
+    """The number of the next cell at that time, as in ``In [cell]``."""
     seconds: float | None = None
-    """The time that the copy took, if it is known."""
+    """The duration of the copy, if known."""
     lineage: str | None = None
-    """Tells it from those with its number of earlier kernels, and of other sessions."""
+    """The name of the kernel's lineage: numbers repeat in later kernels and in other sessions."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return number, name, cell, seconds and lineage as JSON types."""
@@ -56,7 +56,7 @@ class AsyncCheckpoint:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the checkpoint that another process names by ``to_dict``, to go back to it; it is dropped there only."""
+        """Return another process's checkpoint from ``to_dict``, to go back to; only the other process can drop it."""
 
         async def drop(_: int) -> None:
             raise InvalidRequest("This checkpoint is another process's.")
@@ -71,12 +71,12 @@ class AsyncCheckpoint:
         return f"<Checkpoint {self.number}{name} before [{self.cell}]>"
 
     async def drop(self) -> None:
-        """End the checkpoint, and free its memory; nothing happens if it is gone."""
+        """End the checkpoint, and free its memory. Nothing happens to a missing checkpoint."""
         await self._drop(self.number)
 
 
 class SessionCheckpoints:
-    """The checkpoints of one session's Python kernel; the listed notebooks in its workspace stay as they are."""
+    """The checkpoints of a session's Python kernel. The listed notebooks in the workspace stay unchanged."""
 
     def __init__(self, context: SessionContext, repeats: CellRepeats, list_notebooks: Callable[[], frozenset[str]]) -> None:
         self._context, self._repeats = context, repeats
@@ -92,8 +92,8 @@ class SessionCheckpoints:
     ) -> AsyncCheckpoint:
         """Make a checkpoint: a stopped copy of the kernel with all its Python state, by a fork.
 
-        It takes its turn like a cell. Threads do not survive a fork, and connections are shared by both sides, so a kernel
-        that has such things is not copied.
+        A checkpoint takes its turn like a cell. Threads do not survive a fork, and both sides share connections, so a kernel
+        with threads or connections is not copied.
 
         Args:
             name: a name by which ``restore`` finds it, 100 characters at most.
@@ -120,7 +120,7 @@ class SessionCheckpoints:
         return checkpoint
 
     def note_event(self, event: Event, /) -> None:
-        """Remove the copies of files whose checkpoints a new kernel does not have: a hook of the session."""
+        """Remove the copies of files for checkpoints unknown to a new kernel. This is a hook of the session."""
         if self._files is not None and isinstance(event, KernelChanged) and event.change == "started":
             self._context.scope.tasks.start_soon(self._remove_unused)
 
@@ -151,9 +151,9 @@ class SessionCheckpoints:
         return checkpoint
 
     async def _read_answer(self, answer: Mapping[str, Any]) -> tuple[AsyncCheckpoint, Path]:
-        """Return the checkpoint that the launcher has made, and the path of its socket; raise its refusal.
+        """Return the checkpoint made by the launcher, and its socket's path; raise the launcher's refusal.
 
-        Code of libraries runs in a copy before it waits, and may end it.
+        Libraries' code runs in a copy before the copy waits, and may end the copy. So the socket is asked too.
         """
         match answer:
             case {"checkpoint": {"number": int(number), "seconds": seconds}}:
@@ -168,7 +168,7 @@ class SessionCheckpoints:
         return tuple(map(self._describe, reversed(await self._find())))
 
     async def _find(self, number: int | None = None) -> list[CheckpointSocket]:
-        """Return the checkpoints that answer, or that of a number, the newest first; their connections are closed."""
+        """Return the answering checkpoints, or only the given number, the newest first, with closed connections."""
         kernel = self._supervisor.kernel
         sockets = await kernel.find_checkpoints(number) if kernel is not None else []
         for socket in sockets:
@@ -193,7 +193,7 @@ class SessionCheckpoints:
         await self._remove_unused()
 
     async def restore(self, saved: object, timeout: float | None, *, files: bool) -> Restored:
-        """Go back to a checkpoint, to that of a number, or to the newest one of a name."""
+        """Go back to a checkpoint, given as such, by number, or by name (the newest with that name)."""
         _check_files(files)
         if not (isinstance(saved, AsyncCheckpoint | str) or is_count(saved)):
             what = "a result of `checkpoint()` or `snapshot()`, or the name or number of a checkpoint"
@@ -223,7 +223,7 @@ class SessionCheckpoints:
     async def _go_to(
         self, find: Callable[[], Awaitable[WayBack]], timeout: float | None, *, files: bool
     ) -> tuple[WayBack, Restored]:
-        """Go back by the way that is found in the session's turn, with the checkpoint's files if asked so."""
+        """Go back by the way found in the session's turn, with ``files`` to the checkpoint's files too."""
 
         async def choose() -> WayBack:
             way = await find()
@@ -247,7 +247,7 @@ class SessionCheckpoints:
             self._files.remove_all()
 
     async def go_back(self, choose: Callable[[], Awaitable[WayBack]], timeout: float | None) -> tuple[WayBack, Restored]:
-        """Replace the kernel by a copy of the checkpoint to which ``choose`` returns the way, in the session's turn."""
+        """Replace the kernel by a copy of the checkpoint chosen by ``choose``, in the session's turn."""
         budget = self._context.choose_timeout(timeout)
         before, ways = set[str](), list[WayBack]()
 
@@ -264,13 +264,14 @@ class SessionCheckpoints:
     async def undo(self, cells: int = 1, *, files: bool = False, timeout: float | None = None) -> Restored:
         """Go back to the state before the last ``cells`` cells.
 
-        Variables, imports, the current directory and the environment are as they were. Where there is no checkpoint of exactly
-        that state, the session goes back to the newest one before, and the cells between run again, if that is safe. With
-        ``files`` the workspace's files are as they were at the checkpoint, if that has a copy of them. ``cells`` of the result
-        says how many cells are undone.
+        Variables, imports, the current directory and the environment are restored. Without a checkpoint of exactly this
+        state, the session goes back to the newest earlier checkpoint, and the cells between run again, if safe. With
+        ``files`` the workspace's files are restored from the checkpoint's copy. ``cells`` of the result is the number of
+        undone cells.
 
         Raises:
-            InvalidRequest: there is no checkpoint as old as that, or a cell after it is not safe to repeat, or it has no files.
+            InvalidRequest: no checkpoint is old enough, a cell after the checkpoint is not safe to repeat, or the checkpoint
+                has no files.
             InvalidTimeout, QueueFull, Closed: nothing ran.
         """
         _check_files(files)
@@ -316,7 +317,7 @@ class SessionCheckpoints:
 
 
 def _refuse_undo(plan: RepeatedCells, cells: int, present: int) -> str:
-    """Return why an undo would undo more cells than were asked for."""
+    """Return the reason for an undo of more cells than requested."""
     what = "the last cell" if cells == 1 else f"the last {cells} cells"
     return (
         f"Only {what} cannot be undone: the newest checkpoint before is that before cell [{plan.first}], and cell"
@@ -325,7 +326,7 @@ def _refuse_undo(plan: RepeatedCells, cells: int, present: int) -> str:
 
 
 def read_refusal(answer: Mapping[str, Any]) -> KernelexecError:
-    """Return the error of a kernel that has made no checkpoint, by its answer, which is not validated."""
+    """Return the error of a kernel without a new checkpoint, from the kernel's unvalidated answer."""
     obstacles = read_obstacles(answer.get("obstacles"))
     if not obstacles:
         return KernelError("The kernel did not say whether there is a checkpoint.")

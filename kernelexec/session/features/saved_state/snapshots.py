@@ -1,4 +1,4 @@
-"""Snapshots of a session's variables, which the kernel saves into its workspace and loads from there."""
+"""Snapshots of a session's variables. The kernel saves them into the workspace and loads them from there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class VariableSnapshots:
-    """The variables of one session as a whole."""
+    """The variables of a session as a whole."""
 
     def __init__(self, context: SessionContext, checkpoints: SessionCheckpoints) -> None:
         self._context = context
@@ -43,8 +43,8 @@ class VariableSnapshots:
         """Save variables, each into its own file in the workspace; the result lists skipped variables with reasons.
 
         A variable is skipped if it cannot be pickled or does not fit into ``Config(capacity={"value_bytes": ...})``.
-        Objects that variables share are saved with each of them and restored as separate copies. The snapshot waits for its
-        place in the queue like a cell, but no notebook records it.
+        Objects shared by variables are saved with each variable and restored as separate copies. The snapshot waits in the
+        queue like a cell, but no notebook records the snapshot.
 
         Args:
             names: the variables; the first thousand by default.
@@ -82,12 +82,12 @@ class VariableSnapshots:
     ) -> Restored:
         """Load the variables of a snapshot into the kernel, or go back to a checkpoint.
 
-        A snapshot's variables replace those of the same names. Pickles are read in the kernel only, and their classes and
-        functions must exist there. A missing or changed file, and an object that cannot be restored, leave their variable
-        unchanged; the result names them.
+        A snapshot's variables replace variables of the same names. Pickles are read in the kernel only, and their classes and
+        functions must exist there. After a missing or changed file, or a failed load, the variable stays unchanged; the
+        result names these variables.
 
-        A copy of a checkpoint replaces the kernel, so a checkpoint serves many times. What other processes have stays as it
-        is, and so do files, unless asked otherwise.
+        A copy of a checkpoint replaces the kernel, so a checkpoint serves many times. The state of other processes stays, and
+        so do files, unless requested otherwise.
 
         Args:
             saved: a result of ``snapshot`` or ``checkpoint``, or the name or number of a checkpoint.
@@ -132,8 +132,9 @@ class VariableSnapshots:
     async def _kernel_directory(self, snapshot: Snapshot, sizes: Mapping[str, int]) -> AsyncIterator[str]:
         """Yield the snapshot's directory; for another session's snapshot a temporary copy in this workspace.
 
-        Files that are larger than in the snapshot, or exceed this session's ``capacity.value_bytes``, are left out.
+        Files larger than in the snapshot, or above this session's ``capacity.value_bytes``, are left out.
         """
+        # the kernel can reach its own workspace only; a snapshot is the caller's data, so its path is checked, not trusted
         workspace = self._context.workspace_path
         source, relative = Path(snapshot.directory), SNAPSHOTS / Path(snapshot.directory).name
         if source.is_relative_to(workspace) or source.parts[-len(relative.parts) :] != relative.parts:
