@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import AsyncExecutor, Executor
+from kernelexec import AsyncExecutor, ExecutionResult, Executor
 from kernelexec.session.kernels import escalation
 from tests.support.night import named_cases
 from tests.support.overrunning_cells import KEEPING, OVERRUNS, Overrun
@@ -93,12 +93,13 @@ def test_interrupts_that_come_at_any_time_cost_no_state(patient: Executor, code:
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
     try:
-        results = [session.execute(code) for _ in range(75)]
+        results: list[ExecutionResult] = []
+        while len(results) < 75 or not any(result.error for result in results):  # a busy machine may need more for a hit
+            results.append(session.execute(code))
     finally:
         over.set()
         interrupting.join()
     assert [result for result in results if result.state != "kept"] == []
-    assert any(result.error for result in results)
     assert int(session.execute("os.getpid()").text) == pid
     session.close()
 
