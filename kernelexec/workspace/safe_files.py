@@ -183,8 +183,8 @@ def copy_between(source: Path, target: Path, relative: Path, sizes: Mapping[str,
             with suppress(OSError), closing_fd(open_regular(name, dir_fd=source_fd)) as file:
                 if (size := os.fstat(file).st_size) > min(most, limit_bytes):
                     continue
-                limit_bytes -= size
                 with closing_fd(os.open(name, _CREATE, 0o644, dir_fd=target_fd)) as copy:
+                    limit_bytes -= size
                     give_to_owner(copy, os.fstat(target_fd))
                     copy_content(file, copy, size)
 

@@ -140,13 +140,14 @@ def copy_workspace(source: Path | int, target: Path | int, *, ignore: frozenset[
             if entry.kind == "other" or (entry.kind == "file" and entry.seen.st_size > left):
                 copied.left_out.append(path)
                 continue
-            left -= entry.seen.st_size if entry.kind == "file" else 0
             try:
                 copied.states[path] = _copy(top, target_fd, entry)
             except OSError as exc:
                 if exc.errno not in _OF_SOURCE:
                     raise
                 copied.left_out.append(path)
+            else:
+                left -= entry.seen.st_size if entry.kind == "file" else 0
         copied.left_out += ("/".join(parts) for parts, _ in walked.unreadable)
         copied.is_complete = walked.complete
     return copied

@@ -260,5 +260,7 @@ def test_files_beyond_their_size_or_the_bound_of_all_are_not_copied(tmp_path: Pa
         directory.mkdir()
     for name in ("a", "b", "larger", "beyond"):
         (source / name).write_bytes(b"x" * 6)
-    copy_between(source, target, Path(), {"a": 6, "larger": 5, "b": 6, "beyond": 6}, limit_bytes=12)
-    assert sorted(path.name for path in target.iterdir()) == ["a", "b"]
+    (source / "present").write_bytes(b"x" * 6)
+    (target / "present").touch()
+    copy_between(source, target, Path(), {"present": 6, "a": 6, "larger": 5, "b": 6, "beyond": 6}, limit_bytes=12)
+    assert sorted(path.name for path in target.iterdir()) == ["a", "b", "present"]

@@ -14,7 +14,7 @@ import pytest
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.workspace import workspace_copies
-from kernelexec.workspace.agent_files.access import WalkResult, walk
+from kernelexec.workspace.agent_files.access import WalkEntry, WalkResult, walk
 from kernelexec.workspace.workspace_copies import (
     CopiedFiles,
     bring_back,
@@ -98,6 +98,21 @@ def test_files_over_the_bound_are_left_out_and_the_rest_copied(
     assert (target / "file").read_bytes() == b"content"
     assert len(copied.left_out) == 29
     assert str(copied.describe_left_out()).endswith("and 9 more.")
+
+
+def test_files_that_cannot_be_copied_take_no_room(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_file = workspace_copies._copy_file
+
+    def copy_readable(top: int, entry: WalkEntry, *others: Any) -> None:
+        if entry.parts[0].startswith("unreadable"):
+            raise PermissionError(13, "Permission denied")
+        copy_file(top, entry, *others)
+
+    monkeypatch.setattr(workspace_copies, "_copy_file", copy_readable)
+    monkeypatch.setattr(workspace_copies, "COPIED_BYTES", 100)
+    for name, size in (("unreadable", 60), ("unreadable too", 60), ("well", 50)):
+        (source / name).write_bytes(bytes(size))
+    assert copy_workspace(source, target).left_out == ["unreadable", "unreadable too"]
 
 
 def bring_changes(
