@@ -7,7 +7,7 @@ import os
 import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from kernelexec.executor.replay import read_history
 from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.results import DisplayData
 from kernelexec.workspace import DisplayFiles, FileOperations
-from kernelexec.workspace.agent_files.access import Access, FileRoot, WorkspacePath
+from kernelexec.workspace.agent_files.access import Access, FileRoot, Target, WorkspacePath
 from kernelexec.workspace.cell_files import FileChanges, _listing
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import (
@@ -195,6 +195,39 @@ def test_an_edit_whose_result_is_too_large_is_refused_before_it_is_made(
     finally:
         tracemalloc.stop()
     assert (tmp_path / "a.txt").read_text() == "a" * 1000
+
+
+def write_in_place(path: Path) -> None:
+    path.write_text("HELLO")
+    os.utime(path, ns=(0, 0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_text("longer than before"),
+        write_in_place,
+        lambda path: replace_file(path, b"HELLO"),
+        Path.unlink,
+    ],
+    ids=["another size", "another time", "another file", "no file"],
+)
+def test_a_file_that_a_cell_changes_during_an_edit_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    changing = Access.changing
+
+    def changed(access: Access, spot: WorkspacePath, *, make: bool = False) -> AbstractContextManager[Target]:
+        change(spot.path)
+        return changing(access, spot, make=make)
+
+    path = tmp_path / "a.txt"
+    path.write_text("hello")
+    monkeypatch.setattr(Access, "changing", changed)
+    files = FileOperations(Access([FileRoot(tmp_path, "/workspace")]))
+    with pytest.raises(FileRefused, match=r"^a\.txt has changed during the edit, and stays as it is: read it again\.$"):
+        files.edit("a.txt", "hello", "hallo")
+    assert not path.exists() or path.read_text() != "hallo"
 
 
 @pytest.fixture
