@@ -13,9 +13,10 @@ import stat
 import struct
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernelexec.workspace.safe_files import NAMED
+from kernelexec.workspace.safe_files import NAMED, closing_fd, open_regular
 
 #: The call has the same number on every architecture of Python, and no function in the C library.
 _OPENAT2 = 437
@@ -57,6 +58,18 @@ def open_beneath(directory: int, path: str, flags: int, *, across: bool = False)
     if has_openat2():
         return _open_resolved(directory, path, flags, 0 if across else _NO_XDEV)
     return _open_by_walk(directory, [part for part in parts if part not in ("", ".")], flags, across=across)
+
+
+def open_unlinked(path: Path) -> int:
+    """Open a regular file for reading, by an absolute path without ``..``; the caller closes it.
+
+    Raises:
+        OSError: a part of the path is a link, which a cell may have created; or an error of ``open_regular``.
+    """
+    with closing_fd(os.open("/", WAY | os.O_CLOEXEC)) as top:
+        directory = open_beneath(top, str(path.parent).lstrip("/") or ".", WAY, across=True)
+    with closing_fd(directory):
+        return open_regular(path.name, dir_fd=directory)
 
 
 @cache

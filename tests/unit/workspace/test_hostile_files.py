@@ -17,11 +17,12 @@ from kernelexec.errors import FileRefused, InvalidRequest
 from kernelexec.executor.replay import read_history
 from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.results import DisplayData
-from kernelexec.workspace import DisplayFiles, FileOperations
+from kernelexec.workspace import DisplayFiles, FileOperations, system_calls
 from kernelexec.workspace.agent_files.access import Access, FileRoot, Target, WorkspacePath
 from kernelexec.workspace.cell_files import FileChanges, _listing
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import (
+    closing_fd,
     copy_between,
     create_beneath,
     has_content,
@@ -285,6 +286,27 @@ def test_of_a_file_that_grows_while_it_is_copied_the_first_bytes_are_copied(
     monkeypatch.setattr(os, "copy_file_range", copy_and_grow)
     copy_between(source, target, Path(), {"file": 7}, limit_bytes=100)
     assert (target / "file").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("has_openat2", [True, False])
+def test_files_are_opened_by_paths_without_links_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_openat2: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    monkeypatch.setattr(system_calls, "has_openat2", lambda: has_openat2)
+    base = tmp_path.resolve()
+    (base / "real/deep").mkdir(parents=True)
+    (base / "real/deep/file").write_text("content")
+    (base / "linked").symlink_to("real")
+    (base / "real/deep/link").symlink_to("file")
+    with closing_fd(system_calls.open_unlinked(base / "real/deep/file")) as fd:
+        assert os.read(fd, 100) == b"content"
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
+    for path in ("linked/deep/file", "real/deep/link", "real/deep", "real/none"):
+        with pytest.raises(OSError, match=r"Errno|no plain file"):
+            system_calls.open_unlinked(base / path)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - as above
 
 
 def test_files_beyond_their_size_or_the_bound_of_all_are_not_copied(tmp_path: Path) -> None:
