@@ -64,10 +64,15 @@ def open_unlinked(path: Path) -> int:
     Raises:
         OSError: a part of the path is a link, which a cell may have created; or an error of ``open_regular``.
     """
-    with closing_fd(os.open("/", WAY | os.O_CLOEXEC)) as top:
-        directory = open_beneath(top, str(path.parent).lstrip("/") or ".", WAY, across=True)
-    with closing_fd(directory):
-        return open_regular(path.name, dir_fd=directory)
+    try:
+        with closing_fd(os.open("/", WAY | os.O_CLOEXEC)) as top:
+            directory = open_beneath(top, str(path.parent).lstrip("/") or ".", WAY, across=True)
+        with closing_fd(directory):
+            return open_regular(path.name, dir_fd=directory)
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise OSError(exc.errno, "a link is there or on the way, and none is followed", str(path)) from exc
+        raise
 
 
 @cache
