@@ -258,7 +258,8 @@ class WatchedTree:
         """Handle an event. The watcher calls this with the lock."""
         watch, name, mask = event.watch, event.name, event.mask
         if mask & IGNORED:
-            self._paths_bytes -= sys.getsizeof(self._paths.pop(watch, ""))
+            if (path := self._paths.pop(watch, None)) is not None:
+                self._paths_bytes -= sys.getsizeof(path)
             self._forget(watch)
         elif not name:
             return

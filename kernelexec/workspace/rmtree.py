@@ -109,17 +109,22 @@ def names_in(directory: int, most: int | None = None) -> list[str]:
 
 
 def _remove(name: str, top: int, bound: _Bound) -> list[str]:
-    """Remove a file, or a directory after moving its directories up. Return the new names of the moved directories."""
+    """Remove a file, or a directory after moving its directories up. Return the new names of the moved directories.
+
+    An entry that cannot be removed stays with the directory, and the others are removed.
+    """
     if _unlink(name, top):
         return []
     moved = []
     with closing_fd(_open_ours(name, top)) as fd:
         for inner in bound.names_in(fd):
-            if not _unlink(inner, fd):
-                os.close(_open_ours(inner, fd))  # a move changes its "..", so it must be writable itself
-                moved.append(secrets.token_hex(8))
-                os.rename(inner, moved[-1], src_dir_fd=fd, dst_dir_fd=top)
-    os.rmdir(name, dir_fd=top)
+            with suppress(OSError):
+                if not _unlink(inner, fd):
+                    os.close(_open_ours(inner, fd))  # a move changes its "..", so it must be writable itself
+                    os.rename(inner, new := secrets.token_hex(8), src_dir_fd=fd, dst_dir_fd=top)
+                    moved.append(new)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=top)
     return moved
 
 

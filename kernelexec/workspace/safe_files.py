@@ -65,19 +65,6 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None) -> int:
     raise OSError(f"{path} is no plain file")
 
 
-def open_unlinked(path: Path) -> int:
-    """Open a regular file for reading.
-
-    Raises:
-        OSError: a part of the path is a link, which a cell may have created.
-    """
-    fd = open_regular(path)
-    if Path(f"/proc/self/fd/{fd}").readlink() != path:
-        os.close(fd)
-        raise OSError(f"a link leads to {path}")
-    return fd
-
-
 def read_regular(path: str | Path, limit_bytes: int, *, dir_fd: int | None = None, tail: bool = False) -> bytes:
     """Return the first ``limit_bytes`` of a regular file, or with ``tail`` the last."""
     with os.fdopen(open_regular(path, dir_fd=dir_fd), "rb") as file:
@@ -183,8 +170,8 @@ def copy_between(source: Path, target: Path, relative: Path, sizes: Mapping[str,
             with suppress(OSError), closing_fd(open_regular(name, dir_fd=source_fd)) as file:
                 if (size := os.fstat(file).st_size) > min(most, limit_bytes):
                     continue
-                limit_bytes -= size
                 with closing_fd(os.open(name, _CREATE, 0o644, dir_fd=target_fd)) as copy:
+                    limit_bytes -= size
                     give_to_owner(copy, os.fstat(target_fd))
                     copy_content(file, copy, size)
 

@@ -13,9 +13,10 @@ import stat
 import struct
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernelexec.workspace.safe_files import NAMED
+from kernelexec.workspace.safe_files import NAMED, closing_fd, open_regular
 
 #: The call has the same number on every architecture of Python, and no function in the C library.
 _OPENAT2 = 437
@@ -32,8 +33,6 @@ OF_DIRECTORY = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | 
 #: ``struct inotify_event``: watch, mask, cookie of a move, size of the name that follows, padded with NUL.
 _HEAD = struct.Struct("iIII")
 _BUFFER_BYTES = 64 * 1024
-#: The request of ``ioctl`` for the bytes that can be read (``inotify(7)``).
-_FIONREAD = 0x541B
 
 
 class _How(ctypes.Structure):
@@ -57,6 +56,23 @@ def open_beneath(directory: int, path: str, flags: int, *, across: bool = False)
     if has_openat2():
         return _open_resolved(directory, path, flags, 0 if across else _NO_XDEV)
     return _open_by_walk(directory, [part for part in parts if part not in ("", ".")], flags, across=across)
+
+
+def open_unlinked(path: Path) -> int:
+    """Open a regular file for reading, by an absolute path without ``..``; the caller closes it.
+
+    Raises:
+        OSError: a part of the path is a link, which a cell may have created; or an error of ``open_regular``.
+    """
+    try:
+        with closing_fd(os.open("/", WAY | os.O_CLOEXEC)) as top:
+            directory = open_beneath(top, str(path.parent).lstrip("/") or ".", WAY, across=True)
+        with closing_fd(directory):
+            return open_regular(path.name, dir_fd=directory)
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise OSError(exc.errno, "a link is there or on the way, and none is followed", str(path)) from exc
+        raise
 
 
 @cache
@@ -155,9 +171,11 @@ class Inotify:
 
     def queued_bytes(self) -> int:
         """Return the size of the events that wait to be read."""
-        size = ctypes.c_int()
-        self._checked(self._libc.ioctl(self.fd, ctypes.c_ulong(_FIONREAD), ctypes.byref(size)))
-        return size.value
+        import fcntl  # noqa: PLC0415 - not on Windows
+        import termios  # noqa: PLC0415 - as above
+
+        size: int = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))[0]
+        return size
 
     def read(self) -> bytes:
         """Return the next events as written by the system, or nothing without events."""

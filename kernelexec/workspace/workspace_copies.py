@@ -97,7 +97,7 @@ class CopiedFiles:
 
     def describe_left_out(self) -> str | None:
         """Return a sentence on files without a copy, or None if all files were copied."""
-        paths = [*self.left_out, *([] if self.is_complete else [f"what follows the first {_ENTRIES_MAX} entries"])]
+        paths = self._name_left_out()
         return f"These files were not copied: {_list_paths(paths)}." if paths else None
 
     def describe_return(self) -> tuple[str, ...]:
@@ -108,9 +108,13 @@ class CopiedFiles:
         if self.removed:
             were = "was" if len(self.removed) == 1 else "were"
             parts.append(f"{count_things('file', len(self.removed))} {were} removed: {_list_paths(sorted(self.removed))}.")
-        if self.left_out:
-            parts.append(f"These are as they are now: {_list_paths(sorted(set(self.left_out)))}.")
+        if paths := self._name_left_out():
+            parts.append(f"These are as they are now: {_list_paths(paths)}.")
         return tuple(parts) or ("No file has changed since.",)
+
+    def _name_left_out(self) -> list[str]:
+        more = [] if self.is_complete else [f"what follows the first {_ENTRIES_MAX} entries"]
+        return [*sorted(set(self.left_out)), *more]
 
 
 def copy_workspace(source: Path | int, target: Path | int, *, ignore: frozenset[str] = frozenset()) -> CopiedFiles:
@@ -136,13 +140,14 @@ def copy_workspace(source: Path | int, target: Path | int, *, ignore: frozenset[
             if entry.kind == "other" or (entry.kind == "file" and entry.seen.st_size > left):
                 copied.left_out.append(path)
                 continue
-            left -= entry.seen.st_size if entry.kind == "file" else 0
             try:
                 copied.states[path] = _copy(top, target_fd, entry)
             except OSError as exc:
                 if exc.errno not in _OF_SOURCE:
                     raise
                 copied.left_out.append(path)
+            else:
+                left -= entry.seen.st_size if entry.kind == "file" else 0
         copied.left_out += ("/".join(parts) for parts, _ in walked.unreadable)
         copied.is_complete = walked.complete
     return copied
@@ -212,7 +217,7 @@ def put_back(
     """Restore the files of a workspace from a copy. Return the changed, the removed and the unchanged files.
 
     Files are compared by size, time and rights. Files created since the copy are removed. Files left out of the copy are not
-    changed, nor are files whose copies a kernel has changed. See ``copy_workspace`` for arguments and errors.
+    changed, nor are files whose copies a kernel has changed or removed. See ``copy_workspace`` for arguments and errors.
     """
     changed = CopiedFiles(left_out=list(copied.left_out))
     with _opened(source) as top, _opened(target) as target_fd:
@@ -225,13 +230,18 @@ def put_back(
             if (is_new or is_other) and _remove(target_fd, path, mode):
                 del present[path]
                 changed.removed += [path] if is_new else []
-        for entry in walk(top, _ENTRIES_MAX, enters=lambda _: True).entries:
-            path = "/".join(entry.parts)
-            if path not in copied.states or (path in present and _state(present[path].seen) == copied.states[path]):
+            elif is_new:
+                changed.left_out.append(path)
+        changed.left_out += ("/".join(parts) for parts, _ in walked.unreadable)
+        changed.is_complete = copied.is_complete and walked.complete
+        # A kernel can write to the copy: a missing entry, or another state than at its creation, is not the file of the copy.
+        kept = {"/".join(entry.parts): entry for entry in walk(top, _ENTRIES_MAX, enters=lambda _: True).entries}
+        for path, state in copied.states.items():
+            if path in present and _state(present[path].seen) == state:
                 continue
-            # A copy in another state than at its creation is a kernel's work, and not the file that it stands for.
+            entry = kept.get(path)
             try:
-                if entry.kind == "file" and _state(entry.seen) != copied.states[path]:
+                if entry is None or not _is_copy(entry, state):
                     changed.left_out.append(path)
                 else:
                     changed.states[path] = _copy(top, target_fd, entry)
@@ -286,6 +296,11 @@ def _state(seen: os.stat_result) -> tuple[int, ...]:
     if stat.S_ISDIR(seen.st_mode):
         return (seen.st_mode,)
     return seen.st_mode, seen.st_size, seen.st_mtime_ns
+
+
+def _is_copy(entry: WalkEntry, state: tuple[int, ...]) -> bool:
+    # The owner has more rights to the directories of a copy.
+    return stat.S_ISDIR(state[0]) if entry.kind == "directory" else _state(entry.seen) == state
 
 
 def _copy(top: int, target_fd: int, entry: WalkEntry) -> tuple[int, ...]:

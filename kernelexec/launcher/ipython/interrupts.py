@@ -93,6 +93,7 @@ def call_with_time_limit(look: Callable[[], Any], fallback: dict[str, Any]) -> A
                 return look()
             finally:
                 timer.cancel()
+                timer.join()  # a late signal would interrupt the next cell
     except BaseException:  # user classes may raise anything
         ignore_interrupts()
         return fallback

@@ -474,16 +474,18 @@ class _CapturedOutput:
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._room = _CAPTURED_CHARS
+        """Negative after the end, which a cut or ``take`` is."""
 
     def add(self, text: str) -> None:
-        if self._room > 0 and len(text) >= self._room:
+        if self._room < 0:
+            return
+        self._pieces.append(text[: self._room])
+        self._room -= len(text)
+        if self._room < 0:
             sys.stderr.write(f"captured output is cut after {_CAPTURED_CHARS} characters\n")
-        if self._room > 0:
-            self._pieces.append(text[: self._room])
-            self._room -= len(text)
 
     def take(self) -> str:
-        self._room = 0
+        self._room = -1
         pieces, self._pieces = self._pieces, []
         return "".join(pieces)
 

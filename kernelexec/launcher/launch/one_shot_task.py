@@ -6,6 +6,7 @@ since a cell may have replaced the environment's interpreter, which runs here.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -111,13 +112,15 @@ def _confine(order: dict[str, Any], directory: Path, *opened: int) -> None:
 def _open_directory(top: str, names: Sequence[str]) -> int:
     """Open a directory in the workspace without following links, and create missing parts."""
     fd = os.open(top, _DIRECTORY)
-    for name in names:
-        with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=fd)
-        try:
+    try:
+        for name in names:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=fd)
             fd = os.open(name, _DIRECTORY, dir_fd=fd)
-        except OSError as exc:
-            raise _TaskError(f"{os.path.join(top, *names)} is a link, or no directory: remove it.") from exc  # noqa: PTH118 - text
+    except OSError as exc:
+        is_other = exc.errno in (errno.ELOOP, errno.ENOTDIR)
+        reason = "is a link, or no directory: remove it" if is_other else f"cannot be opened: {exc.strerror}"
+        raise _TaskError(f"{os.path.join(top, *names)} {reason}.") from exc  # noqa: PTH118 - text
     return fd
 
 

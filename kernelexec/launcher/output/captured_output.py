@@ -21,8 +21,8 @@ from ..protocol import DELIMITER
 #: The longest wait of a cell for output on its way, in seconds.
 DRAIN_SECONDS = 0.25
 _READ_BYTES = 64 * 1024
-#: As JSON, at most six bytes a character, a piece fits into PIPE_BUF of Linux with its envelope, so writes never mix.
-_PIECE_CHARS = 400
+#: As JSON, at most six bytes a character, a piece fits with its envelope into PIPE_BUF, 512 or more, so writes never mix.
+_PIECE_CHARS = (getattr(select, "PIPE_BUF", 512) - 64) // 6
 #: The least size of a piece from a full buffer of the C library or of Python. A program shows smaller pieces on purpose.
 _BUFFER_BYTES = 4096
 #: The time limit for a partial line, in seconds: shown on purpose, and cut by the end of the writer's buffer.
@@ -323,7 +323,7 @@ class ForkedOutput:
 
     def write(self, stream: str, text: str) -> None:
         """Write text. Called in a child."""
-        # Linux writes up to PIPE_BUF bytes as a whole, so lines of children that write at once do not mix.
+        # The system writes up to PIPE_BUF bytes as a whole, so lines of children that write at once do not mix.
         for start in range(0, len(text), _PIECE_CHARS):
             line = json.dumps([os.getpid(), stream, text[start : start + _PIECE_CHARS]], ensure_ascii=False) + "\n"
             with suppress(OSError):

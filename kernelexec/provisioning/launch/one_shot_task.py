@@ -23,7 +23,8 @@ from kernelexec.provisioning import platform
 from kernelexec.provisioning.runtime.owned_directory import create_temp_directory
 from kernelexec.provisioning.runtime.processes import ProcessMarker, SessionLeader
 from kernelexec.text import clean_text, parse_untrusted_json
-from kernelexec.workspace.safe_files import closing_fd, copy_content, open_unlinked, read_regular
+from kernelexec.workspace.safe_files import closing_fd, copy_content, read_regular
+from kernelexec.workspace.system_calls import open_unlinked
 
 #: Exit code of a task whose time was over.
 TIMED_OUT = 124

@@ -119,18 +119,7 @@ class FileOperations:
         Missing directories are created. A root of a single writable file is written in place.
         """
         raw = _encode(content, WRITE_BYTES)
-        spot = self._access.spot(path)
-        with self._access.changing(spot, make=True) as target:
-            if target.seen is not None:
-                check_plain(target.seen, spot)
-            if target.seen is not None and (append or spot.root.single):
-                size = _written_on(target, spot, raw, append=append)
-            else:
-                size = _replace(target, raw)
-        # After an append to a file the rest of it is still unread.
-        if target.seen is None or not append:
-            self.tracker.note([spot], created=target.seen is None)
-        return FileWritten(spot.shown, size, created=target.seen is None)
+        return self._write(self._access.spot(path), raw, append=append)
 
     def edit(self, path: str | os.PathLike[str], old: str, new: str, *, every: bool = False) -> FileWritten:
         """Replace a text with a single occurrence in a file, or with ``every`` all occurrences, as ``write`` does."""
@@ -149,7 +138,7 @@ class FileOperations:
         if count > 1 and not every:
             raise InvalidRequest(f"{spot.shown} contains the text {count} times: add lines around it, or replace all of them.")
         _check_length(len(content) + count * (len(after) - len(before)), limit)
-        return self.write(path, content.replace(before, after))
+        return self._write(spot, content.replace(before, after), edited=seen)
 
     def delete(self, path: str | os.PathLike[str], *, recursive: bool = False) -> FilesDeleted:
         """Delete a file, a link itself, an empty directory, or with ``recursive`` a directory and its content."""
@@ -185,6 +174,24 @@ class FileOperations:
                 if not isinstance(exc.__cause__, FileNotFoundError):  # files that are being replaced disappear by themselves
                     refused.append(NotDeleted(spot.shown, str(exc)))
         return FilesDeleted(tuple(deleted), tuple(refused), complete=seen.complete)
+
+    def _write(
+        self, spot: WorkspacePath, raw: bytes, *, append: bool = False, edited: os.stat_result | None = None
+    ) -> FileWritten:
+        """Write a file, or refuse it if the state is not that of the ``edited`` file."""
+        with self._access.changing(spot, make=edited is None) as target:
+            if edited is not None and (target.seen is None or _state(target.seen) != _state(edited)):
+                raise FileRefused(f"{spot.shown} has changed during the edit, and stays as it is: read it again.")
+            if target.seen is not None:
+                check_plain(target.seen, spot)
+            if target.seen is not None and (append or spot.root.single):
+                size = _written_on(target, spot, raw, append=append)
+            else:
+                size = _replace(target, raw)
+        # After an append to a file the rest of it is still unread.
+        if target.seen is None or not append:
+            self.tracker.note([spot], created=target.seen is None)
+        return FileWritten(spot.shown, size, created=target.seen is None)
 
     def _delete_one(self, spot: WorkspacePath, entry: WalkEntry) -> bool:
         """Delete a matched entry and return True. A directory with content stays, without a report."""
@@ -261,6 +268,10 @@ class FileOperations:
 
 def _entry(spot: WorkspacePath, seen: os.stat_result) -> FileEntry:
     return FileEntry(spot.shown, kind_of(seen), seen.st_size, seen.st_mtime)
+
+
+def _state(seen: os.stat_result) -> tuple[int, ...]:
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _page(path: str, raw: bytes, asked: tuple[int, int, int], size: int) -> FileText:

@@ -88,7 +88,10 @@ class ReadTracker:
         return reason is None, reason
 
     def can_delete_directory(self, path: str | os.PathLike[str]) -> tuple[bool, str | None]:
-        """Return whether all files in a directory may be deleted, or else a reason that names the first three others."""
+        """Return whether all files in a directory may be deleted, or else a reason that names the first three others.
+
+        Names that are never deleted, such as ``.git``, are not considered.
+        """
         spot = self._access.spot(path)
         if not self.enforced:
             return True, None
@@ -100,6 +103,9 @@ class ReadTracker:
         reason = self.unread_among(spot, seen.entries)
         if reason is None and not seen.complete:
             reason = f"{spot.shown} holds more than {len(seen.entries)} entries: delete parts of it first."
+        elif reason is None and seen.unreadable:
+            parts, exc = seen.unreadable[0]
+            reason = f"{(spot / '/'.join(parts)).shown} cannot be looked into: {exc.strerror}."
         return reason is None, reason
 
     def clear(self) -> None:

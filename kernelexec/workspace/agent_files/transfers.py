@@ -112,7 +112,7 @@ class FileTransfers:
             if local.exists() and not local.is_file():
                 raise InvalidRequest(f"{short(str(local))} is not a regular file: pass it as an open binary file.")
             local.parent.mkdir(parents=True, exist_ok=True)
-            size = self._save(spot, local.parent.resolve(), Path(local.name), TRANSFER_BYTES)
+            size = self._save(spot, local.parent.resolve(), Path(local.name), whole=spot)
         return FilesCopied(str(local), (str(local),), size)
 
     def _upload_directory(self, top: int, local: Path, spot: WorkspacePath) -> FilesCopied:
@@ -163,7 +163,7 @@ class FileTransfers:
                 continue
             try:
                 source = self._access.spot_at(spot.path.joinpath(*entry.parts))
-                size += self._save(source, local, relative, TRANSFER_BYTES - size)
+                size += self._save(source, local, relative, whole=spot, before=size)
             except (FileRefused, InvalidPath) as exc:
                 refused.append(NotCopied((spot / "/".join(entry.parts)).shown, str(exc)))
             else:
@@ -181,10 +181,13 @@ class FileTransfers:
         self._tracker.note([spot])
         return FilesCopied(name, (), size)
 
-    def _save(self, spot: WorkspacePath, top: Path, relative: Path, limit: int) -> int:
-        """Copy a file of the session to a path below a directory of the caller; return the size."""
+    def _save(self, spot: WorkspacePath, top: Path, relative: Path, *, whole: WorkspacePath, before: int = 0) -> int:
+        """Copy a file of the session to a path below a directory of the caller; return the size.
+
+        ``before`` is the number of copied bytes of the ``whole``, the file or the directory that is downloaded.
+        """
         with self._access.file(spot) as (fd, seen):
-            _check_size(spot.shown, seen.st_size, limit)
+            _check_size(whole.shown, before + seen.st_size)
             with _writable(top / relative):
                 replace_beneath(top, relative, self._read(fd, seen.st_size), mode=_mode(seen))
                 size = os.lstat(top / relative).st_size
@@ -229,8 +232,8 @@ class FileTransfers:
         return seen is not None and kind_of(seen) == "directory"
 
 
-def _check_size(name: str, size: int, limit: int | None = None) -> None:
-    if size > (TRANSFER_BYTES if limit is None else limit):
+def _check_size(name: str, size: int) -> None:
+    if size > TRANSFER_BYTES:
         raise InvalidRequest(f"{short(name)} has more than {format_bytes(TRANSFER_BYTES)}: copy parts of it.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import selectors
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kernelexec.launcher.output.captured_output import PipeReader
+from kernelexec.launcher.output.captured_output import ForkedOutput, PipeReader
 
 _BOUND = 60.0
 
@@ -66,6 +67,16 @@ def test_output_of_earlier_cells_children_is_awaited_on_request() -> None:
         reader.read_left(_BOUND)
         assert taken == [b"abc"] * (number + 1)
     os.close(write_fd)
+
+
+@pytest.mark.parametrize("character", ["\0", "\udc80", "\U0001f98a"])
+def test_text_of_forked_children_is_written_in_pieces_that_cannot_mix(monkeypatch: pytest.MonkeyPatch, character: str) -> None:
+    forked, lines = ForkedOutput(PipeReader(), lambda *_: None), list[bytes]()
+    monkeypatch.setattr(os, "write", lambda _, line: lines.append(line))
+    monkeypatch.setattr(os, "getpid", lambda: 4_194_304)
+    forked.write("stderr", character * 5000)
+    assert max(map(len, lines)) <= select.PIPE_BUF
+    assert "".join(json.loads(line)[2] for line in lines) == character * 5000
 
 
 def test_children_that_write_on_are_not_waited_for() -> None:

@@ -165,6 +165,15 @@ def test_a_directory_says_the_first_three_unread_files_and_how_many(tracker: Rea
     assert tracker.can_delete_directory("d") == (True, None)
 
 
+def test_a_directory_says_that_a_part_cannot_be_listed(
+    tracker: ReadTracker, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelexec.workspace.agent_files.access.DEPTH_MAX", 1)
+    make(work, "d/e/f/g.txt")
+    reason = "d/e/f cannot be looked into: it is nested in more than 1 directories."
+    assert tracker.can_delete_directory("d") == (False, reason)
+
+
 def test_a_file_that_was_deleted_and_created_again_is_another_one(files: FileOperations, work: Path) -> None:
     files.write("a", "x")
     files.write("d/b", "x")

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from kernelexec.workspace import FileChanges, FileWatcher, cell_files, file_watch
-from kernelexec.workspace.file_watch import read_inode_clock
-from kernelexec.workspace.system_calls import Inotify
+from kernelexec.workspace.file_watch import WatchedTree, WatchRefused, read_inode_clock
+from kernelexec.workspace.system_calls import IGNORED, FileEvent, Inotify
 from tests.support.night import at_night
 
 
@@ -260,6 +260,19 @@ def test_a_workspace_whose_directories_have_too_long_paths_is_compared_instead(
     assert watch.changes() == ("/".join(["d" * 200] * 5 + ["a"]),)
     make(tmp_path, "b")
     assert watch.changes() == ("b",)
+
+
+def test_the_end_of_a_watch_without_a_path_makes_no_room_for_paths(
+    tmp_path: Path, watcher: FileWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_watch, "PATHS_BYTES_MAX", 1000)
+    tree = WatchedTree(watcher, tmp_path, frozenset())
+    for number in range(100):
+        tree.handle(FileEvent(10_000 + number, IGNORED, ""))
+    make(tmp_path, "/".join(["d" * 200] * 5 + ["a"]))
+    with pytest.raises(WatchRefused):
+        tree.look()
+    tree.close()
 
 
 def test_a_user_without_watches_gets_compared_files(

@@ -7,7 +7,7 @@ import os
 import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,12 @@ from kernelexec.errors import FileRefused, InvalidRequest
 from kernelexec.executor.replay import read_history
 from kernelexec.records.notebook.recorder import Recorder, make_empty
 from kernelexec.results import DisplayData
-from kernelexec.workspace import DisplayFiles, FileOperations
-from kernelexec.workspace.agent_files.access import Access, FileRoot, WorkspacePath
+from kernelexec.workspace import DisplayFiles, FileOperations, system_calls
+from kernelexec.workspace.agent_files.access import Access, FileRoot, Target, WorkspacePath
 from kernelexec.workspace.cell_files import FileChanges, _listing
 from kernelexec.workspace.rmtree import remove_within
 from kernelexec.workspace.safe_files import (
+    closing_fd,
     copy_between,
     create_beneath,
     has_content,
@@ -197,6 +198,39 @@ def test_an_edit_whose_result_is_too_large_is_refused_before_it_is_made(
     assert (tmp_path / "a.txt").read_text() == "a" * 1000
 
 
+def write_in_place(path: Path) -> None:
+    path.write_text("HELLO")
+    os.utime(path, ns=(0, 0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_text("longer than before"),
+        write_in_place,
+        lambda path: replace_file(path, b"HELLO"),
+        Path.unlink,
+    ],
+    ids=["another size", "another time", "another file", "no file"],
+)
+def test_a_file_that_a_cell_changes_during_an_edit_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    changing = Access.changing
+
+    def changed(access: Access, spot: WorkspacePath, *, make: bool = False) -> AbstractContextManager[Target]:
+        change(spot.path)
+        return changing(access, spot, make=make)
+
+    path = tmp_path / "a.txt"
+    path.write_text("hello")
+    monkeypatch.setattr(Access, "changing", changed)
+    files = FileOperations(Access([FileRoot(tmp_path, "/workspace")]))
+    with pytest.raises(FileRefused, match=r"^a\.txt has changed during the edit, and stays as it is: read it again\.$"):
+        files.edit("a.txt", "hello", "hallo")
+    assert not path.exists() or path.read_text() != "hallo"
+
+
 @pytest.fixture
 def moved_branch(tmp_path: Path) -> Path:
     """The path of a branch's workspace, which has been moved: a link leads to a directory of the owner's instead."""
@@ -254,11 +288,40 @@ def test_of_a_file_that_grows_while_it_is_copied_the_first_bytes_are_copied(
     assert (target / "file").read_bytes() == b"content"
 
 
+@pytest.mark.parametrize("has_openat2", [True, False])
+def test_files_are_opened_by_paths_without_links_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_openat2: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    monkeypatch.setattr(system_calls, "has_openat2", lambda: has_openat2)
+    base = tmp_path.resolve()
+    (base / "real/deep").mkdir(parents=True)
+    (base / "real/deep/file").write_text("content")
+    (base / "linked").symlink_to("real")
+    (base / "real/deep/link").symlink_to("file")
+    with closing_fd(system_calls.open_unlinked(base / "real/deep/file")) as fd:
+        assert os.read(fd, 100) == b"content"
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
+    link = "a link is there or on the way, and none is followed"
+    for path, reason in (
+        ("linked/deep/file", link),
+        ("real/deep/link", link),
+        ("real/deep", "plain file"),
+        ("none", "No such"),
+    ):
+        with pytest.raises(OSError, match=reason):
+            system_calls.open_unlinked(base / path)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - as above
+
+
 def test_files_beyond_their_size_or_the_bound_of_all_are_not_copied(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     for directory in (source, target):
         directory.mkdir()
     for name in ("a", "b", "larger", "beyond"):
         (source / name).write_bytes(b"x" * 6)
-    copy_between(source, target, Path(), {"a": 6, "larger": 5, "b": 6, "beyond": 6}, limit_bytes=12)
-    assert sorted(path.name for path in target.iterdir()) == ["a", "b"]
+    (source / "present").write_bytes(b"x" * 6)
+    (target / "present").touch()
+    copy_between(source, target, Path(), {"present": 6, "a": 6, "larger": 5, "b": 6, "beyond": 6}, limit_bytes=12)
+    assert sorted(path.name for path in target.iterdir()) == ["a", "b", "present"]

@@ -61,6 +61,18 @@ def test_a_directory_without_rights_is_removed_also_where_none_is_held_by_its_na
     assert not (tmp_path / "top").exists()
 
 
+def test_an_entry_that_cannot_be_removed_stays_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink, names_in = trees._unlink, trees.names_in
+    monkeypatch.setattr(trees, "_unlink", lambda name, parent: name != "a stuck" and unlink(name, parent))
+    monkeypatch.setattr(trees, "names_in", lambda directory, most=None: sorted(names_in(directory, most)))
+    (tmp_path / "top/d/inner/deep").mkdir(parents=True)
+    for name in ("a stuck", "b", "inner/file"):
+        (tmp_path / "top/d" / name).touch()
+    (tmp_path / "top/e").touch()
+    remove_tree(tmp_path / "top")
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "top", tmp_path / "top/d", tmp_path / "top/d/a stuck"]
+
+
 def test_a_directory_that_goes_on_growing_holds_a_removal_no_longer_than_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

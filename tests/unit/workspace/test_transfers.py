@@ -309,6 +309,19 @@ def test_bounds_are_checked_before_the_copy(
     assert {path.name for path in work.iterdir()} == {"sparse", "many", "heavy"}
 
 
+def test_a_directory_that_grows_over_the_bound_during_a_download_is_named(
+    transfers: FileTransfers, work: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelexec.workspace.agent_files.transfers.TRANSFER_BYTES", 100)
+    monkeypatch.setattr(CountedCalls, "check", lambda _: (work / "d/b").write_bytes(bytes(50)))
+    (work / "d").mkdir()
+    (work / "d/a").write_bytes(bytes(60))
+    (work / "d/b").write_bytes(bytes(30))
+    with pytest.raises(InvalidRequest, match=r"^'d' has more than 100 bytes: copy parts of it\.$"):
+        transfers.download("d", "new")
+    assert list_tree(own / "new") == {"a": bytes(60)}
+
+
 def test_a_copy_that_is_stopped_leaves_the_old_file(work: Path, own: Path) -> None:
     for top in (work, own):
         (top / "old").write_bytes(b"old")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.workspace import workspace_copies
-from kernelexec.workspace.agent_files.access import WalkResult, walk
+from kernelexec.workspace.agent_files.access import WalkEntry, WalkResult, walk
 from kernelexec.workspace.workspace_copies import (
     CopiedFiles,
     bring_back,
@@ -96,6 +98,21 @@ def test_files_over_the_bound_are_left_out_and_the_rest_copied(
     assert (target / "file").read_bytes() == b"content"
     assert len(copied.left_out) == 29
     assert str(copied.describe_left_out()).endswith("and 9 more.")
+
+
+def test_files_that_cannot_be_copied_take_no_room(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_file = workspace_copies._copy_file
+
+    def copy_readable(top: int, entry: WalkEntry, *others: Any) -> None:
+        if entry.parts[0].startswith("unreadable"):
+            raise PermissionError(13, "Permission denied")
+        copy_file(top, entry, *others)
+
+    monkeypatch.setattr(workspace_copies, "_copy_file", copy_readable)
+    monkeypatch.setattr(workspace_copies, "COPIED_BYTES", 100)
+    for name, size in (("unreadable", 60), ("unreadable too", 60), ("well", 50)):
+        (source / name).write_bytes(bytes(size))
+    assert copy_workspace(source, target).left_out == ["unreadable", "unreadable too"]
 
 
 def bring_changes(
@@ -258,6 +275,45 @@ def test_a_copy_that_a_kernel_has_changed_is_not_put_back(source: Path, target: 
     changed = put_back(target, source, copied)
     assert (changed.left_out, list(changed.states)) == (["file"], ["sub/deep/program"])
     assert (source / "file").read_text() == "changed"
+
+
+def test_changed_files_without_a_copy_are_named(source: Path, target: Path) -> None:
+    copied = copy_workspace(source, target)
+    (target / "file").unlink()
+    shutil.rmtree(target / "sub")
+    (source / "file").write_text("changed")
+    assert put_back(target, source, copied).describe_return() == ("These are as they are now: file.",)
+    assert (source / "file").read_text() == "changed"
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to("/")], ids=["a directory", "a link"])
+def test_nothing_in_the_place_of_a_copy_is_put_back(source: Path, target: Path, put: Callable[[Path], None]) -> None:
+    copied = copy_workspace(source, target)
+    (target / "file").unlink()
+    put(target / "file")
+    (source / "file").unlink()
+    assert put_back(target, source, copied).left_out == ["file"]
+    assert not (source / "file").is_symlink()
+    assert not (source / "file").exists()
+
+
+def test_unseen_entries_of_a_workspace_or_a_copy_are_named(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = copy_workspace(source, target)
+    (source / "sub/new").touch()
+    with monkeypatch.context() as patched:
+        hide_directory(patched, "sub")
+        (note,) = put_back(target, source, copied).describe_return()
+    assert note == "These are as they are now: sub, sub/deep, sub/deep/program."
+    monkeypatch.setattr(workspace_copies, "_ENTRIES_MAX", 3)
+    changed = put_back(target, source, copied)
+    assert "sub/deep/program" in changed.left_out
+    assert changed.describe_return()[-1].endswith(", what follows the first 3 entries.")
+
+
+def test_new_directories_that_cannot_be_removed_are_named(source: Path, target: Path) -> None:
+    copied = copy_workspace(source, target)
+    (source / "new/.venv").mkdir(parents=True)
+    assert put_back(target, source, copied).describe_return() == ("These are as they are now: new.",)
 
 
 def test_unchanged_links_are_not_replaced(source: Path, target: Path) -> None:

@@ -32,7 +32,8 @@ from kernelexec.session.features import packages as locks  # its names import th
 from kernelexec.session.features.inspection import Inspection
 from kernelexec.workspace.directory import OURS
 from kernelexec.workspace.rmtree import remove_tree
-from kernelexec.workspace.safe_files import closing_fd, open_regular, open_unlinked, read_regular, replace_beneath
+from kernelexec.workspace.safe_files import closing_fd, open_regular, read_regular, replace_beneath
+from kernelexec.workspace.system_calls import open_unlinked
 
 #: The lock of a workspace's virtual environment.
 LOCK = Path(OURS, "pylock.toml")
