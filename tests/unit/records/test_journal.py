@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import stat
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -313,7 +314,7 @@ def test_a_locked_file_that_a_cell_puts_in_its_place_is_not_waited_for(
     with forged.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         forged.replace(path)
-        monkeypatch.setattr(journal_module.time, "sleep", Mock(side_effect=AssertionError("it waits in the event loop")))
+        monkeypatch.setattr(time, "sleep", Mock(side_effect=AssertionError("it waits in the event loop")))
         journal(started())
     assert journal.path == path.with_name("s@2.jsonl")
 
