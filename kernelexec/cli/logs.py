@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from contextlib import suppress
@@ -15,7 +14,7 @@ import typer
 
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import complete_session, not_blank, option
-from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, print_json, write_guard, write_text
+from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, encode_json, print_json, write_guard, write_text
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.executor.control.control_client import select_session
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
@@ -142,7 +141,7 @@ def _print_entry(entry: Entry) -> None:
     if isinstance(entry, JournalRow):
         _print_row(entry)
     else:
-        write_text(sys.stdout, json.dumps(entry, ensure_ascii=False) + "\n")
+        write_text(sys.stdout, encode_json(entry) + "\n")
 
 
 def _show_statistics(path: Path, last: int | None, *, as_json: bool) -> int:
