@@ -115,6 +115,27 @@ def test_a_call_has_the_callers_context_but_for_what_is_the_threads_own(portal: 
     assert portal.call(seen) == ("asyncio", "ours")
 
 
+def test_an_interrupt_before_the_loop_gets_the_call_waits_for_no_call(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never_made() -> None:
+        raise AssertionError
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def make_call() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            portal.call_or_cancel(never_made)
+        ended.set()
+
+    ended = threading.Event()
+    monkeypatch.setattr(portal, "_caller_context", interrupt)
+    caller = threading.Thread(target=make_call, daemon=True)
+    caller.start()
+    caller.join(BOUND)
+    assert ended.is_set()
+    assert not portal._pending
+
+
 def test_a_loop_that_breaks_down_answers_everybody(tmp_path: Path) -> None:
     async def sleeps() -> None:
         begun.set()
