@@ -216,8 +216,10 @@ class SessionRegistry:
                 created.set_result(self._start_session(name, resources, scope, self._config, warm, former))
                 resources = slot = None
         except Exception as exc:  # noqa: BLE001 - raised in the caller
-            failure = KernelStartFailed(f"Session {name!r} cannot be opened: {exc}.") if isinstance(exc, OSError) else exc
-            failure.__cause__ = None if failure is exc else exc
+            failure = exc
+            if isinstance(exc, OSError):
+                failure = KernelStartFailed(f"Session {name!r} cannot be opened: {exc}.")
+                failure.__cause__ = exc
             if not created.cancelled():
                 created.set_exception(failure)
         finally:

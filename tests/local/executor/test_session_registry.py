@@ -12,6 +12,7 @@ import pytest
 
 from kernelexec import AsyncExecutor
 from kernelexec.config import Config
+from kernelexec.errors import InvalidWorkDir
 from kernelexec.executor import registry
 from kernelexec.executor.directories import ExecutorDirectories
 from kernelexec.executor.resources import SessionResources, adopted_resources
@@ -68,6 +69,18 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     assert given_up == [left]
     assert actual[0].journal is not None
     assert actual[0].journal._fd is None
+
+
+def test_an_error_keeps_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    async def main() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path / "file" / "ws") as executor:
+            await executor.session("a")
+
+    with pytest.raises(InvalidWorkDir) as raised:
+        asyncio.run(main())
+    assert isinstance(raised.value.__cause__, OSError)
 
 
 @pytest.mark.parametrize("is_discarded", [True, False], ids=["discarded", "not discarded"])
