@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import kernelexec
-from kernelexec import CheckpointRefused, Executor, Session
+from kernelexec import AsyncSession, CheckpointRefused, Executor, KernelexecError, Session
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
 from kernelexec.executor.control.attached_session import AsyncAttachedSession
 from kernelexec.executor.control.control_client import find_session
@@ -134,6 +134,20 @@ def other_program(name: str, expected: int = 0) -> Iterator[OtherProgram]:
             assert process.wait(BOUND) == expected
         finally:
             process.kill()
+
+
+def test_a_request_that_fails_by_our_own_mistake_is_in_the_owners_log(
+    session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_session: AsyncSession, **_options: object) -> None:
+        raise AttributeError("our own mistake")
+
+    del session
+    with kernelexec.attach(OWN) as attached:
+        monkeypatch.setattr(AsyncSession, "variables", fail)
+        with pytest.raises(KernelexecError, match="Its log has the reason"):
+            attached.variables()
+    assert "our own mistake" in caplog.text
 
 
 def test_another_program_makes_checkpoints_and_goes_back_and_the_owner_learns_of_it(owner: Executor) -> None:

@@ -129,8 +129,10 @@ class ControlSocket:
                 tasks.cancel_scope.cancel()
         except* KernelexecError as group:
             await _send(stream, _describe_error(find_first_exception(group)))
-        except* (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            await _send(stream, {"error": "Invalid request: this process may have another version of kernelexec."})
+        except* (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # of the request, or our own mistakes
+            logger.exception("kernelexec.control_request_failed")
+            message = "The request failed: this process may have another version of kernelexec. Its log has the reason."
+            await _send(stream, {"error": message})
 
     def _answer(self, client: str, /, do: str, session: str = "", **arguments: Any) -> _Answers:  # noqa: ANN401 - JSON
         """Return the answers to a request, as they arrive."""
