@@ -68,7 +68,9 @@ class Portal:
         return os.getpid() != self._pid
 
     def open(self) -> None:
-        """Start the thread and enter the executor; raise the executor's exceptions."""
+        """Start the thread and enter the executor; raise the executor's exceptions, ``InvalidRequest`` the second time."""
+        if self._thread.ident is not None:
+            raise InvalidRequest(f"The {self._name} is or was open: use it, or open a new one.")
         try:
             self._thread.start()
             wait_interruptibly(lambda seconds: bool(wait([self._loop], timeout=seconds).done))
