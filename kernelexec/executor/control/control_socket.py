@@ -43,7 +43,7 @@ _Answers = AsyncGenerator[Mapping[str, Any], None]
 KEYLESS_MAX, CLIENTS_MAX = 16, 200
 #: How long a client may take to send the key, in seconds.
 KEY_SECONDS = 5.0
-#: Connections that wait to be accepted: a client waits for those before its own.
+#: Connections that wait to be accepted: a client waits for those before its own. While there are more, it tries again.
 BACKLOG = 64
 #: How long the socket accepts nothing after a failed attempt, such as without a free descriptor, in seconds.
 _PAUSE_SECONDS = 1.0
