@@ -7,7 +7,6 @@ untrusted kernels: kind and size are read from the header before anything else.
 from __future__ import annotations
 
 import base64
-import json
 import math
 import os
 import sys
@@ -20,7 +19,7 @@ from io import BytesIO
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from kernelexec.cli.stdio import CommandFailed, write_guard, write_text
+from kernelexec.cli.stdio import CommandFailed, encode_json, write_guard, write_text
 from kernelexec.cli.terminal import (
     RESET,
     PictureChoice,
@@ -119,12 +118,7 @@ class ConsoleOutput:
         if self.is_silent:
             return
         if self._as_json:
-            text = result.to_json()
-            try:
-                text.encode(sys.stdout.encoding or "ascii")
-            except UnicodeEncodeError:
-                text = json.dumps(result.to_dict(), allow_nan=False)  # with escapes
-            self._write("stdout", text + "\n")
+            self._write("stdout", encode_json(result.to_dict()) + "\n")
             return
         self._end_text()
         self._release()

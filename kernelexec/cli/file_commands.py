@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -131,5 +132,5 @@ def delete(
 
 def _operations(work_dir: Path) -> FileOperations:
     current_directory()
-    path = Workspace.at(work_dir.expanduser()).path
+    path = Workspace.at(os.path.expanduser(work_dir)).path  # noqa: PTH111 - Path's own raises RuntimeError for no user
     return FileOperations(Access([FileRoot(path, str(path))]), read_before_delete=False)

@@ -112,7 +112,9 @@ def attach(name: NameArgument = None, pictures: PicturesOption = "auto") -> int:
     """Run cells, one per line, in a session of another process, in turn with its owner's cells; Ctrl+D leaves."""
     from kernelexec.executor.blocking import attach as attach_session
 
-    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if sys.stdin is None:
+        raise InvalidRequest("stdin is closed: there is no cell to run.")
+    at_terminal = sys.stdin.isatty()
     console = ConsoleOutput(as_json=False, pictures=pictures)
     with attach_session(name) as session:
         eprint(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
+from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +17,7 @@ import typer
 
 from kernelexec.cli.console import show_table
 from kernelexec.cli.options import complete_session, not_blank, option
-from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, print_json, write_guard, write_text
+from kernelexec.cli.stdio import OWN_FAILURE, CommandFailed, encode_json, print_json, write_guard, write_text
 from kernelexec.errors import InvalidRequest, did_you_mean
 from kernelexec.executor.control.control_client import select_session
 from kernelexec.provisioning.runtime.discovery import list_live_sessions
@@ -102,11 +104,11 @@ def _find_journal(name: str | None, workspace: str | None) -> Path:
 
 @dataclass(slots=True)
 class _JournalView:
-    """The rows or records of a journal on stdout; ``shown`` is the number of final entries printed so far."""
+    """The rows or records of a journal on stdout; ``shown`` counts the final entries so far, by their keys."""
 
     path: Path
     as_json: bool
-    shown: int = 0
+    shown: Counter[Hashable] = field(default_factory=Counter)
 
     def show(self, last: int | None) -> None:
         """Show the newest entries; rows with the headings."""
@@ -115,16 +117,18 @@ class _JournalView:
             _print_line(_LINE.format(*_COLUMNS), "bold")
         for entry in entries[-last:] if last else entries:
             _print_entry(entry)
-        self.shown = sum(map(_is_final, entries))
+        self.shown = Counter(map(_key, filter(_is_final, entries)))
 
     def follow(self) -> None:
         """Show entries as they come, rows as they end, until no open session writes the journal."""
         while True:  # the session is looked for before the read: what it writes at its end is shown in a last turn
             is_open = any(session.journal == self.path.absolute() for session in list_live_sessions(runtime_bases()))
-            final = list(filter(_is_final, self._read()))
-            for entry in final[self.shown :]:
-                _print_entry(entry)
-            self.shown = len(final)
+            present = Counter[Hashable]()
+            for entry in filter(_is_final, self._read()):
+                present[key := _key(entry)] += 1
+                if present[key] > self.shown[key]:
+                    _print_entry(entry)
+            self.shown = present
             if not is_open:
                 return
             time.sleep(_FOLLOW_SECONDS)  # polling: there is no portable notification of file growth
@@ -138,11 +142,16 @@ def _is_final(entry: Entry) -> bool:
     return not isinstance(entry, JournalRow) or entry.event != "started"
 
 
+def _key(entry: Entry) -> Hashable:
+    """Return what tells an entry from others. Its place does not: cells end in any order, and old parts are removed."""
+    return (entry.execution_id or entry) if isinstance(entry, JournalRow) else json.dumps(entry)
+
+
 def _print_entry(entry: Entry) -> None:
     if isinstance(entry, JournalRow):
         _print_row(entry)
     else:
-        write_text(sys.stdout, json.dumps(entry, ensure_ascii=False) + "\n")
+        write_text(sys.stdout, encode_json(entry) + "\n")
 
 
 def _show_statistics(path: Path, last: int | None, *, as_json: bool) -> int:

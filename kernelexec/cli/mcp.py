@@ -18,7 +18,7 @@ import anyio
 import typer
 from typer.core import TyperCommand
 
-from kernelexec.cli.options import IsolationOptions, TimeoutOption, not_blank, option, with_isolation_options
+from kernelexec.cli.options import IsolationOptions, TimeoutOption, absolute_path, not_blank, option, with_isolation_options
 from kernelexec.cli.stdio import OWN_FAILURE, SIGNAL_BASE, CommandFailed, current_directory, eprint, write_text
 from kernelexec.config import Config, check_seconds
 from kernelexec.errors import InvalidConfig, InvalidRequest
@@ -162,7 +162,7 @@ _IDLE_SECONDS = 3600.0
 
 
 def _path(value: str | None) -> Path | None:
-    return None if value is None else Path(value).expanduser().absolute()
+    return None if value is None else absolute_path(value)
 
 
 @mcp_app.command(
@@ -351,7 +351,7 @@ def mcp_token(
     _require_fastmcp()
     from kernelexec.mcp.authentication import add_token
 
-    token = add_token(Path(tokens).expanduser().absolute(), name, tuple(scope or ("execute",)))
+    token = add_token(absolute_path(tokens), name, tuple(scope or ("execute",)))
     write_text(sys.stdout, f"{token}\n")
     return 0
 
@@ -413,7 +413,7 @@ def _check_key_files(config: Config, http_options: Mapping[str, Any]) -> None:
     }
     shared, workspaces = config.work_dir and config.work_dir.expanduser().resolve(), config.absolute_workspace.resolve()
     for name, location in named.items():
-        path = Path(location).expanduser().resolve()
+        path = absolute_path(location).resolve()
         if not path.is_file():
             continue  # an address, a module, or a missing file that is reported later
         # A file directly in the directory of workspaces belongs to no session.
@@ -430,7 +430,7 @@ def _make_server_options(
     source: Source = None
     if packages_from == "network":
         source = "network"
-    elif packages_from is not None and not (source := Path(packages_from).expanduser().absolute()).is_dir():
+    elif packages_from is not None and not (source := absolute_path(packages_from)).is_dir():
         raise InvalidRequest(f"--packages-from {packages_from!r}: must be a directory of wheels, or network.")
     groups = DEFAULT_GROUPS if tools is None else select_toolsets(tools.split(","))
     return ServerOptions(groups, source, Quotas(**quotas), **values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
@@ -34,6 +35,11 @@ def not_blank(value: Any) -> Any:  # noqa: ANN401 - of any kind of option
         if isinstance(text, str) and not text.strip():
             raise typer.BadParameter("must not be empty.")
     return value
+
+
+def absolute_path(text: str) -> Path:
+    """Return an absolute path; a ``~`` with the name of no user stays, as in a shell."""
+    return Path(os.path.expanduser(text)).absolute()  # noqa: PTH111 - Path's own raises RuntimeError there
 
 
 def option(names: str, text: str, metavar: str | None = None, *, callback: Callable[[Any], Any] | None = None) -> Any:  # noqa: ANN401 - typer's type
@@ -305,7 +311,7 @@ def _parse_context(option: str) -> dict[str, Any]:
     path, colon, mode = option.rpartition(":")
     if not colon or mode not in ("rw", "ro"):
         path, mode = option, "ro"
-    source = Path(path).expanduser().absolute()
+    source = absolute_path(path)
     if not path.strip() or not source.exists():
         message = f"--context {option}: must be an existing file or directory, not {path!r}."
         raise InvalidConfig(message)

@@ -120,6 +120,16 @@ def write_text(stream: TextIO, text: str, *, is_filtered: bool = False) -> None:
         stream.flush()
 
 
+def encode_json(value: object) -> str:
+    """Return a value as JSON for stdout, in ASCII for a terminal, and where the encoding lacks a character."""
+    if not isinstance(sys.stdout, TerminalStream):
+        text = json.dumps(value, ensure_ascii=False)
+        with suppress(UnicodeEncodeError):
+            text.encode(sys.stdout.encoding or "ascii")
+            return text
+    return json.dumps(value)
+
+
 def print_json(value: object) -> int:
     """Write a value as a line of JSON to stdout, and return exit status 0."""
     write_text(sys.stdout, json.dumps(value) + "\n")

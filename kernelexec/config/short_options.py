@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from kernelexec.config.types import short_repr
@@ -158,4 +158,4 @@ def _read(name: str, entry: str) -> tuple[str, str | None, str]:
     target = rest[0] if rest else None
     if not source or len(rest) > 1 or (target is not None and not target.startswith("/")):
         raise InvalidConfig(f"{name}: {short_repr(entry)} must be as in 'data', '/a:/b' or '/a:/b:ro'.")
-    return str(Path(source).expanduser()), target, mode
+    return os.path.expanduser(source), target, mode  # noqa: PTH111 - a ``~`` of no user is refused with the settings

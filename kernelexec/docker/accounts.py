@@ -23,15 +23,17 @@ _FIELDS = 7
 def missing_account(engine: Engine, container: str, user: str, home: str, *, own_home: bool = False) -> dict[str, bytes]:
     """Return ``passwd`` and ``group`` of a container before its start, with the missing lines for ``UID:GID``.
 
-    Unchanged files are left out: all if nothing is missing, or if the image has no accounts at all. With ``own_home`` an
-    existing account gets ``home`` too.
+    Unchanged files are left out: all if nothing is missing, or if the image has no accounts at all. A ``group`` that cannot be
+    read is left out too: in its place our line alone would hide all others. With ``own_home`` an existing account gets
+    ``home`` too.
     """
     passwd = _read(engine, container, "passwd")
     if passwd is None:
         return {}
-    group = _read(engine, container, "group") or b""
     known = with_home(passwd, user, home) if own_home else passwd
-    files = {"passwd": (passwd, with_user(known, user, home)), "group": (group, with_group(group, user))}
+    files = {"passwd": (passwd, with_user(known, user, home))}
+    if (group := _read(engine, container, "group")) is not None:
+        files["group"] = (group, with_group(group, user))
     return {name: after for name, (before, after) in files.items() if after != before}
 
 

@@ -34,8 +34,6 @@ _FRESH_SECONDS = 10.0
 _CONFLICT = 409
 _ALIVE = frozenset({"running", "paused"})
 _answered: dict[str, float] = {}
-#: How long the engine may take to accept a connection, in seconds.
-_CONNECT_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +268,8 @@ class _Connection(unixconn.UnixHTTPConnection):
     def connect(self) -> None:
         with ExitStack() as failed:
             sock = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            sock.settimeout(_CONNECT_SECONDS)
-            sock.connect(self.unix_socket)
             sock.settimeout(self.timeout)
+            sock.connect(self.unix_socket)  # at once: to a unix socket whose queue is full it fails
             failed.pop_all()
         self.sock = sock
 

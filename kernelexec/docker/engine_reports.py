@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from docker.types.daemon import CancellableStream
 
-from kernelexec.docker.client import Engine, host, map_docker_errors, socket_at
+from kernelexec.docker.client import CALL_SECONDS, Engine, host, map_docker_errors, socket_at
 from kernelexec.docker.labels import OWNER
 from kernelexec.errors import EngineRefused, EngineUnavailable
 
@@ -142,7 +142,7 @@ class EventStream:
         if last:
             self._over.set()
             self._hang_up()  # ends the thread's read, which has no timeout
-            self._thread.join()
+            self._thread.join(CALL_SECONDS)  # an engine that accepts requests and answers none keeps the thread
         self.engine.release()
 
     @contextmanager
@@ -176,6 +176,8 @@ class EventStream:
             try:
                 with map_docker_errors("tell what happens"):
                     self._stream = self.engine.api.events(decode=True, filters=filters)
+                    if self._over.is_set():  # the last ``release`` came before this stream, and has closed none
+                        return
                     self._listens.set()
                     self._wake_all()  # what happened without a stream has no event
                     for event in self._stream:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
+from kernelexec.cancellation import await_to_end
 from kernelexec.config import Config
 from kernelexec.errors import EngineFailed
 from kernelexec.provisioning import new_root
@@ -17,6 +18,7 @@ from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory, crea
 from kernelexec.session.lifecycle import run_in_thread
 
 if TYPE_CHECKING:
+    from kernelexec.provisioning.container.containers import OrphanedRoot
     from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 
 logger = logging.getLogger("kernelexec")
@@ -53,13 +55,15 @@ class ExecutorDirectories:
         from kernelexec.provisioning.runtime.discovery import note_adopter  # noqa: PLC0415 - as above
         from kernelexec.records.journal import journal_path  # noqa: PLC0415 - as above
 
+        orphans: list[OrphanedRoot] = []
         try:
-            orphans = await anyio.to_thread.run_sync(adopt_orphans, self._config)
+            await await_to_end(run_in_thread(lambda: orphans.extend(adopt_orphans(self._config))))
         except EngineFailed:
             logger.exception("kernelexec.adoption_failed")
             return []
+        finally:  # also for a caller that was cancelled meanwhile
+            self._roots += [orphaned_directory.root for orphaned_directory in orphans]
         for orphaned_directory in orphans:
-            self._roots.append(orphaned_directory.root)
             with suppress(OSError):  # then the command line does not find its sessions
                 note_adopter(orphaned_directory.root.path, self.root)
         sessions = [

@@ -89,8 +89,9 @@ class KernelPool:
         return config.enabled and config.pool.size > 0 and config.container.mode == "persistent"
 
     def request_stop(self) -> None:
-        """Start no more kernels, and stop the idle ones."""
+        """Start no more kernels, stop the idle ones, and let waiting callers go on."""
         self._ending = True
+        self._filled.set()
         if self._fill_scope is not None:
             self._fill_scope.cancel()
 

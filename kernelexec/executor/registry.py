@@ -42,6 +42,7 @@ from kernelexec.workspace.directory import has_owner
 if TYPE_CHECKING:
     from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
     from kernelexec.rules.secrets import SecretStore
+    from kernelexec.session.cells.takeover import OrphanedSession
 
 
 logger = logging.getLogger("kernelexec")
@@ -216,8 +217,10 @@ class SessionRegistry:
                 created.set_result(self._start_session(name, resources, scope, self._config, warm, former))
                 resources = slot = None
         except Exception as exc:  # noqa: BLE001 - raised in the caller
-            failure = KernelStartFailed(f"Session {name!r} cannot be opened: {exc}.") if isinstance(exc, OSError) else exc
-            failure.__cause__ = None if failure is exc else exc
+            failure = exc
+            if isinstance(exc, OSError):
+                failure = KernelStartFailed(f"Session {name!r} cannot be opened: {exc}.")
+                failure.__cause__ = exc
             if not created.cancelled():
                 created.set_exception(failure)
         finally:
@@ -240,29 +243,36 @@ class SessionRegistry:
     async def adopt_orphans(self, scope: TaskScope) -> None:
         """Adopt the sessions of dead owners with live kernels in this workspace; discard a session after a failure."""
         for root, orphan in await self._directories.adopt_orphans():
-            session = resources = None
-            try:
-                config = config_of_orphan(orphan, self._config)
-                self.check_name_is_free(orphan.name)
-                adopt = partial(adopted_resources, orphan, root, config, self._secrets, self._watcher)
-                resources, previous = await anyio.to_thread.run_sync(adopt)
-                session = self._start_session(orphan.name, resources, scope, config)
-                await session.open(orphan=previous)
-            except Exception as exc:  # its kernel may have written anything: it ends no other session
-                is_known = isinstance(exc, KernelexecError | OSError)
-                about = {"session": orphan.name, "reason": str(exc)}
-                logger.error("kernelexec.session_not_adopted", extra=about, exc_info=not is_known)  # noqa: TRY400
-                await self._discard_orphan(orphan, session, resources)
+            await self._adopt(orphan, root, scope)
 
-    async def _discard_orphan(
-        self, orphan: OrphanedSessionFile, session: AsyncSession | None, resources: SessionResources | None
-    ) -> None:
+    async def _adopt(self, orphan: OrphanedSessionFile, root: Path, scope: TaskScope) -> None:
+        session: AsyncSession | None = None
+        adopted: list[tuple[SessionResources, OrphanedSession]] = []  # for a caller that is cancelled, as in a branch
+        try:
+            config = config_of_orphan(orphan, self._config)
+            self.check_name_is_free(orphan.name)
+            adopt = partial(adopted_resources, orphan, root, config, self._secrets, self._watcher)
+            await await_to_end(run_in_thread(lambda: adopted.append(adopt())))
+            resources, previous = adopted[0]
+            session = self._start_session(orphan.name, resources, scope, config)
+            await session.open(orphan=previous)
+        except BaseException as exc:
+            if session is None:
+                for resources, _ in adopted:
+                    resources.discard()
+            if not isinstance(exc, Exception):
+                raise
+            # Its kernel may have written anything: it ends no other session.
+            is_known = isinstance(exc, KernelexecError | OSError)
+            about = {"session": orphan.name, "reason": str(exc)}
+            logger.error("kernelexec.session_not_adopted", extra=about, exc_info=not is_known)  # noqa: TRY400
+            await self._discard_orphan(orphan, session)
+
+    async def _discard_orphan(self, orphan: OrphanedSessionFile, session: AsyncSession | None) -> None:
         """Discard a session after a failed adoption; a further failure is only logged."""
         try:
             if session is not None:
                 await session.close()
-            elif resources is not None:
-                resources.discard()
             await self._directories.discard_session(orphan)
         except Exception:
             logger.exception("kernelexec.session_not_discarded", extra={"session": orphan.name})

@@ -17,13 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 import kernelexec
-from kernelexec import CheckpointRefused, Executor, Session
+from kernelexec import AsyncSession, CheckpointRefused, Executor, KernelexecError, Session
 from kernelexec.errors import CapacityReached, Closed, InvalidRequest, InvalidTimeout, OwnerEnded, UnknownSession
 from kernelexec.executor.control.attached_session import AsyncAttachedSession
-from kernelexec.executor.control.control_client import find_session
+from kernelexec.executor.control.control_client import ControlClient, find_session
 from kernelexec.executor.control.control_socket import KEYLESS_MAX
 from kernelexec.provisioning.runtime.discovery import LiveSession
 from kernelexec.results import DisplayData, ExecutionResult, Stream
@@ -134,6 +136,39 @@ def other_program(name: str, expected: int = 0) -> Iterator[OtherProgram]:
             assert process.wait(BOUND) == expected
         finally:
             process.kill()
+
+
+def test_a_request_that_fails_by_our_own_mistake_is_in_the_owners_log(
+    session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_session: AsyncSession, **_options: object) -> None:
+        raise AttributeError("our own mistake")
+
+    del session
+    with kernelexec.attach(OWN) as attached:
+        monkeypatch.setattr(AsyncSession, "variables", fail)
+        with pytest.raises(KernelexecError, match="Its log has the reason"):
+            attached.variables()
+    assert "our own mistake" in caplog.text
+
+
+def test_an_answer_without_the_session_leaves_no_connection_open(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = list[BufferedByteReceiveStream]()
+
+    async def receive(_client: ControlClient, stream: BufferedByteReceiveStream, _do: str) -> dict[str, Any]:
+        streams.append(stream)
+        return {}
+
+    async def attach() -> None:
+        async with AsyncAttachedSession(find_session(OWN)):
+            pass
+
+    del session
+    monkeypatch.setattr(ControlClient, "receive", receive)
+    with pytest.raises(KeyError):
+        asyncio.run(attach())
+    with pytest.raises(anyio.ClosedResourceError):
+        asyncio.run(streams[0].receive())
 
 
 def test_another_program_makes_checkpoints_and_goes_back_and_the_owner_learns_of_it(owner: Executor) -> None:

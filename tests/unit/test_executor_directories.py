@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from kernelexec.provisioning.container import containers
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile, list_orphaned_sessions, write_session_file
 from kernelexec.provisioning.runtime.owned_directory import OwnedDirectory
 from kernelexec.records.journal import Journal, journal_path
+from tests.support.pace import BOUND
 
 HANDOVER = Handover(1, "token", {}, {})
 
@@ -70,6 +72,34 @@ def test_of_sessions_of_one_name_the_one_that_kept_its_journal_comes_first(
         assert [left.journal for _, left in actual] == [named, named.with_name("a@2.jsonl")]
     finally:
         estates.remove()
+
+
+def test_a_cancelled_caller_keeps_no_directory_that_a_thread_took_over(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = OwnedDirectory.claim(new_root())
+    asked, opened = threading.Event(), threading.Event()
+
+    def take_over(_config: Config) -> list[containers.OrphanedRoot]:
+        asked.set()
+        assert opened.wait(BOUND)
+        return [containers.OrphanedRoot(root, ())]
+
+    async def main() -> None:
+        adopting = asyncio.create_task(directories.adopt_orphans())
+        assert await asyncio.to_thread(asked.wait, BOUND)
+        adopting.cancel()
+        await asyncio.wait([adopting], timeout=0.1)  # a call that does not wait for its thread ends here
+        opened.set()
+        with pytest.raises(asyncio.CancelledError):
+            await adopting
+
+    monkeypatch.setattr(containers, "adopt_orphans", take_over)
+    directories = ExecutorDirectories(config)
+    try:
+        asyncio.run(main())
+        directories.remove()
+        assert not root.path.exists()
+    finally:
+        root.remove()
 
 
 @pytest.mark.parametrize("name", ["workspace", "notebook", "journal"])

@@ -68,7 +68,9 @@ class Portal:
         return os.getpid() != self._pid
 
     def open(self) -> None:
-        """Start the thread and enter the executor; raise the executor's exceptions."""
+        """Start the thread and enter the executor; raise the executor's exceptions, ``InvalidRequest`` the second time."""
+        if self._thread.ident is not None:
+            raise InvalidRequest(f"The {self._name} is or was open: use it, or open a new one.")
         try:
             self._thread.start()
             wait_interruptibly(lambda seconds: bool(wait([self._loop], timeout=seconds).done))
@@ -134,9 +136,8 @@ class Portal:
         with self._calling:
             if pending not in self._pending:
                 return False
-            # The loop takes posts in order: the call has its task before the cancellation comes.
             with suppress(RuntimeError):  # the event loop is closed, so the call has ended
-                self._loop.result().call_soon_threadsafe(pending.cancel)
+                self._loop.result().call_soon_threadsafe(self._cancel_call, pending)
             return True
 
     def check_thread(self) -> None:
@@ -235,6 +236,13 @@ class Portal:
         self._tasks.add(task)
         task.add_done_callback(partial(self._end_call, pending))
 
+    def _cancel_call(self, pending: _PendingCall[Any]) -> None:
+        if pending.task is not None:
+            pending.task.cancel()
+        else:  # the loop takes posts in order, so an interrupt came before the call was posted
+            self._pending.discard(pending)
+            pending.set_outcome(failure=self._closed())
+
     def _end_call(self, pending: _PendingCall[Any], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._pending.discard(pending)
@@ -275,11 +283,6 @@ class _PendingCall(Generic[_T]):
         self._settled.release()
         if self._on_end is not None:
             self._on_end()
-
-    def cancel(self) -> None:
-        """Cancel the call, in the event loop."""
-        if self.task is not None:
-            self.task.cancel()
 
     def wait(self) -> _T:
         """Wait for the outcome; return the value or raise the exception."""

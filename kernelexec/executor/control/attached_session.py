@@ -42,10 +42,10 @@ class AsyncAttachedSession:
         stream = await self._client.connect("attach", session=self.name)
         try:
             answer = await self._client.receive(stream, "attach")
+            self.isolation = str(answer["attached"].get("isolation", ""))
         except BaseException:
             await stream.aclose()
             raise
-        self.isolation = str(answer["attached"].get("isolation", ""))
         self._held = stream  # its end shows each side that the other one is gone
         return self
 

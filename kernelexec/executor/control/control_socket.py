@@ -43,7 +43,7 @@ _Answers = AsyncGenerator[Mapping[str, Any], None]
 KEYLESS_MAX, CLIENTS_MAX = 16, 200
 #: How long a client may take to send the key, in seconds.
 KEY_SECONDS = 5.0
-#: Connections that wait to be accepted: a client waits for those before its own.
+#: Connections that wait to be accepted: a client waits for those before its own. While there are more, it tries again.
 BACKLOG = 64
 #: How long the socket accepts nothing after a failed attempt, such as without a free descriptor, in seconds.
 _PAUSE_SECONDS = 1.0
@@ -129,8 +129,10 @@ class ControlSocket:
                 tasks.cancel_scope.cancel()
         except* KernelexecError as group:
             await _send(stream, _describe_error(find_first_exception(group)))
-        except* (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            await _send(stream, {"error": "Invalid request: this process may have another version of kernelexec."})
+        except* (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # of the request, or our own mistakes
+            logger.exception("kernelexec.control_request_failed")
+            message = "The request failed: this process may have another version of kernelexec. Its log has the reason."
+            await _send(stream, {"error": message})
 
     def _answer(self, client: str, /, do: str, session: str = "", **arguments: Any) -> _Answers:  # noqa: ANN401 - JSON
         """Return the answers to a request, as they arrive."""

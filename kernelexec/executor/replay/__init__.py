@@ -120,10 +120,10 @@ class _Player:
         self._reports.append(report)
         if report.outcome != "skipped":
             self._track_names(number, plan, came_back=report.outcome in ("repeated", "restored"))
-        if self._ended_at == number:  # with the kernel went all that earlier cells had made
-            self._missing = dict(self._makers)
         if number == self._covered and self._ended_at is None:
             await self._load_all()
+        if self._ended_at == number:  # with the kernel went all that earlier cells had made
+            self._missing = dict(self._makers)
 
     def _track_names(self, number: int, plan: _Plan, *, came_back: bool) -> None:
         """Track which cell binds a name, and which names are missing."""
@@ -202,6 +202,7 @@ class _Player:
         assert self._snapshot is not None
         restored = await self._load(self._snapshot.names)
         if isinstance(restored, str):
+            self._ended_at = self._covered if not self._session.names else None
             self._notes.append(f"The snapshot's variables were not loaded: {restored}.")
             return
         self._notes += [f"Not loaded from the snapshot: {left.name}: {left.reason}." for left in restored.missing]

@@ -256,7 +256,7 @@ def test_without_a_network_there_must_be_wheels(session: Session) -> None:
 def test_wheels_that_are_no_directory_are_refused(session: Session, wheels: Path) -> None:
     (session.workspace / "linked").symlink_to(wheels)
     (session.workspace / "file").write_text("")
-    for value in ("gone", "file", "linked", 5, ""):
+    for value in ("gone", "file", "linked", "~no-such-user/a", 5, ""):
         with pytest.raises(InvalidRequest, match="wheels="):
             session.install("lower", wheels=value if value != "" else "no/such")  # type: ignore[arg-type]
 

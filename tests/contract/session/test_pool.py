@@ -17,7 +17,7 @@ from kernelexec import AsyncExecutor, AsyncSession, Executor
 from kernelexec.config import load
 from kernelexec.docker.client import Engine
 from kernelexec.docker.labels import WORKSPACE
-from kernelexec.errors import CapacityReached, InvalidConfig
+from kernelexec.errors import CapacityReached, Closed, InvalidConfig
 from kernelexec.executor.pool import KernelPool, WarmSlot
 from tests.support.engine import MINIMAL, containers, needs_engine
 from tests.support.pace import slow, until
@@ -185,6 +185,18 @@ def test_a_caller_that_waits_in_vain_gets_an_error(tmp_path: Path) -> None:
             await executor.session()
 
     run(tmp_path, main, pool={"size": 1, "policy": "wait"}, python="/bin/false", budgets={"start": 1.0})
+
+
+def test_a_waiting_caller_does_not_hold_up_the_end_of_the_executor(tmp_path: Path) -> None:
+    async def main(executor: AsyncExecutor) -> None:
+        waiting = asyncio.create_task(executor.session())
+        while not pool_of(executor)._waiting:  # noqa: ASYNC110 - no event says it
+            await asyncio.sleep(0.01)
+        await executor.close()
+        with pytest.raises(Closed):  # not CapacityReached, after the time of budgets.start
+            await waiting
+
+    run(tmp_path, main, pool={"size": 1, "policy": "wait"}, python="/bin/false", budgets={"start": BOUND})
 
 
 def test_idle_ones_end_with_a_program_that_is_done_at_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelexec import Closed, Executor, KernelexecError, KernelStartFailed, Session
+from kernelexec import Closed, Executor, InvalidRequest, KernelexecError, KernelStartFailed, Session
 from kernelexec.executor.blocking import Portal
 from kernelexec.executor.executor import AsyncExecutor
 from tests.support.pace import BOUND
@@ -113,6 +113,36 @@ def test_a_call_has_the_callers_context_but_for_what_is_the_threads_own(portal: 
     LIBRARY.set("another")
     OURS.set("ours")
     assert portal.call(seen) == ("asyncio", "ours")
+
+
+def test_an_interrupt_before_the_loop_gets_the_call_waits_for_no_call(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never_made() -> None:
+        raise AssertionError
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def make_call() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            portal.call_or_cancel(never_made)
+        ended.set()
+
+    ended = threading.Event()
+    monkeypatch.setattr(portal, "_caller_context", interrupt)
+    caller = threading.Thread(target=make_call, daemon=True)
+    caller.start()
+    caller.join(BOUND)
+    assert ended.is_set()
+    assert not portal._pending
+
+
+def test_a_second_opening_is_refused_and_leaves_the_portal_open(portal: Portal) -> None:
+    async def succeeds() -> int:
+        return 1
+
+    with pytest.raises(InvalidRequest, match="is or was open"):
+        portal.open()
+    assert portal.call(succeeds) == 1
 
 
 def test_a_loop_that_breaks_down_answers_everybody(tmp_path: Path) -> None:

@@ -186,3 +186,20 @@ def test_variables_are_set_or_passed_on(tmp_path: Path, in_process: Command) -> 
     done = in_process(tmp_path, *words, B="b")
     assert (done.returncode, done.stdout) == (0, "1 2=3 b\n1 2=3\n"), done.stderr
     assert "must be a valid environment variable" in refused(in_process(tmp_path, "exec", "1", "-e", "=1", *LOCAL))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("exec", "1", *LOCAL, "--context", "~no-such-user/a"),
+        ("files", "list", "--work-dir", "~no-such-user/a"),
+        ("mcp", *LOCAL, "--packages-from", "~no-such-user/a"),
+        ("mcp", *LOCAL, "--http", "--tokens", "~no-such-user/a"),
+        ("mcp", *LOCAL, "--http", "--auth", "~no-such-user/a.py:make"),
+        ("mcp-token", "a", "--tokens", "~no-such-user/a"),
+    ],
+    ids=lambda words: f"{words[0]} {words[-2]}",
+)
+def test_the_home_of_no_user_is_a_missing_path(tmp_path: Path, words: tuple[str, ...], in_process: Command) -> None:
+    assert "~no-such-user/a" in refused(in_process(tmp_path, *words))
+    assert not list(tmp_path.glob("~*"))

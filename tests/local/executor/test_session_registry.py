@@ -12,12 +12,14 @@ import pytest
 
 from kernelexec import AsyncExecutor
 from kernelexec.config import Config
+from kernelexec.errors import InvalidWorkDir
 from kernelexec.executor import registry
 from kernelexec.executor.directories import ExecutorDirectories
 from kernelexec.executor.resources import SessionResources, adopted_resources
 from kernelexec.provisioning import Handover
 from kernelexec.provisioning.runtime.discovery import OrphanedSessionFile
 from kernelexec.session.cells.takeover import OrphanedSession
+from tests.support.pace import until
 
 BOUND = 60
 
@@ -68,6 +70,55 @@ def test_a_session_whose_name_was_taken_while_it_was_taken_over_is_given_up(
     assert given_up == [left]
     assert actual[0].journal is not None
     assert actual[0].journal._fd is None
+
+
+def test_a_cancelled_caller_leaves_no_session_open_that_a_thread_took_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, opened = threading.Event(), threading.Event()
+    orphan = OrphanedSessionFile("a", tmp_path / "ws" / "a", tmp_path / "left", None, Handover(1, "token", {}, {}))
+    for path in (orphan.directory, orphan.workspace):
+        path.mkdir(parents=True)
+    adopted: list[SessionResources] = []
+
+    async def inherit(_self: ExecutorDirectories) -> list[tuple[Path, OrphanedSessionFile]]:
+        return [(tmp_path, orphan)]
+
+    def adopt_late(*options: Any) -> tuple[SessionResources, OrphanedSession]:
+        asked.set()
+        assert opened.wait(BOUND)
+        resources, previous = adopted_resources(*options)
+        adopted.append(resources)
+        return resources, previous
+
+    monkeypatch.setattr(ExecutorDirectories, "adopt_orphans", inherit)
+    monkeypatch.setattr(registry, "adopted_resources", adopt_late)
+
+    async def main() -> None:
+        entering = asyncio.create_task(AsyncExecutor("local", workspace=tmp_path / "ws").open())
+        assert await asyncio.to_thread(asked.wait, BOUND)
+        entering.cancel()
+        await asyncio.wait([entering], timeout=0.1)  # a call that does not wait for its thread ends here
+        opened.set()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+
+    asyncio.run(main())
+    until(lambda: adopted)
+    assert adopted[0].journal is not None
+    assert adopted[0].journal._fd is None
+
+
+def test_an_error_keeps_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    async def main() -> None:
+        async with AsyncExecutor("local", workspace=tmp_path / "file" / "ws") as executor:
+            await executor.session("a")
+
+    with pytest.raises(InvalidWorkDir) as raised:
+        asyncio.run(main())
+    assert isinstance(raised.value.__cause__, OSError)
 
 
 @pytest.mark.parametrize("is_discarded", [True, False], ids=["discarded", "not discarded"])

@@ -126,6 +126,20 @@ def test_a_cell_whose_snapshot_cannot_be_loaded_is_run(tmp_path: Path, harm: str
     anyio.run(run)
 
 
+def test_a_snapshot_that_ends_the_kernel_ends_the_replay(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with AsyncExecutor(isolation="local", workspace=tmp_path, config={"checkpoints": "named"}) as executor:
+            session = await executor.session("before")
+            deadly = "import os\nclass D:\n    def __reduce__(self):\n        return os._exit, (3,)\na, d = 1, D()"
+            await session.execute(deadly)
+            past = History((RecordedCell("a = 1"), RecordedCell("b = a")), await session.snapshot(), covered=1)
+            actual, names = await played(executor, "after", past)
+            assert [cell.outcome for cell in actual.cells] == ["repeated", "not_reached"]
+            assert (actual.state_lost, actual.missing, names) == (True, ("a", "b"), "[]")
+
+    anyio.run(run)
+
+
 def test_a_slow_cell_whose_variable_was_left_out_is_run(tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExecutor(isolation="local", workspace=tmp_path) as executor:

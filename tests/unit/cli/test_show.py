@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import select
 import sys
@@ -12,7 +14,11 @@ from typing import Any, TextIO
 import pytest
 
 from kernelexec.cli.console import ConsoleOutput, remarks
+from kernelexec.cli.logs import _print_entry as print_entry
+from kernelexec.cli.terminal import NOTE_SIGN, protect_terminal
 from kernelexec.results import Diagnosis, DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
+from kernelexec.text import clean_text
+from tests.support.terminal_sequences import SEQUENCES, harm
 
 VALUE = ExecuteResult({"text/plain": "42"})
 ERROR = Error("E", "v", ("\x1b[31mline 1\x1b[0m", "line 2"))
@@ -228,6 +234,28 @@ def test_output_held_back_for_the_bar_is_shown_at_the_end(name: str, monkeypatch
         assert "unfinished\n" in shown()
         console.end_line()
         assert shown() == ""
+
+
+def test_json_on_a_terminal_is_valid_and_drives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = "".join(SEQUENCES) + "\x7f" + NOTE_SIGN
+    record = {"event": "finished", "text": printed}
+    with terminal(monkeypatch, "stdout", "stderr") as shown:
+        protect_terminal()
+        result = show(Stream("stdout", clean_text(printed)), as_json=True)
+        print_entry(record)
+        text = shown()
+    assert harm(text) == []
+    first, second = text.splitlines()
+    assert ExecutionResult.from_json(first) == result
+    assert json.loads(second) == record
+
+
+def test_json_is_valid_where_the_encoding_lacks_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    record = {"event": "finished", "text": "\u00e9\u65e5"}
+    print_entry(record)
+    assert json.loads(written.getvalue()) == record
 
 
 def test_there_is_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

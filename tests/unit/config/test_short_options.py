@@ -143,6 +143,11 @@ def test_invalid_volumes_are_refused_with_the_right_form(value: Any) -> None:
         load("container", config={"volumes": value})
 
 
+def test_the_home_of_no_user_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="Could not determine home directory"):
+        load("container", config={"mounts": ["~no-such-user/a:/b"]})
+
+
 @pytest.mark.parametrize("isolation", ["local", "bubblewrap"])
 def test_only_containers_have_folders_at_other_paths(isolation: str) -> None:
     assert load(isolation, config={"mounts": [FOLDER]}) == load(isolation, config={"context_paths": [FOLDER]})

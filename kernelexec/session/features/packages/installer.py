@@ -292,7 +292,8 @@ class PackageInstaller:
     def _resolve_path(self, path: str | os.PathLike[str]) -> Path:
         """Return a path on this machine for a path as kernels see it, or for a path relative to the workspace."""
         context = self._context
-        return Path(os.path.normpath(context.workspace_path / Path(context.kernels.backend.to_host_path(path)).expanduser()))
+        named = os.path.expanduser(context.kernels.backend.to_host_path(path))  # noqa: PTH111 - a user may be missing
+        return Path(os.path.normpath(context.workspace_path / named))
 
     def _read_requirements(self, path: str) -> str:
         resolved = self._resolve_path(path)
