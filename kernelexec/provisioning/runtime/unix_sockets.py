@@ -124,24 +124,24 @@ class CheckpointSocket:
             KernelConnectionFailed: the checkpoint is gone, or another file has the name.
         """
         path = directory / f"{CHECKPOINT_SOCKET}{number}"
-        until = anyio.current_time() + _LISTEN_SECONDS
-        while True:
-            try:
-                connected = cls(open_pinned(path, uid=uid, kind=socket.SOCK_SEQPACKET), number, path)
-                break
-            except KernelConnectionFailed as exc:
-                # The kernel binds the socket before the fork and the copy listens after it: refused until then.
-                if not isinstance(exc.__cause__, ConnectionRefusedError):
-                    raise
-                if anyio.current_time() > until:
-                    raise KernelConnectionFailed(f"{path.name} has no process") from exc
-            await anyio.sleep(_PAUSE_SECONDS)
-        try:
-            await connected._describe()
-        except BaseException:
-            connected.close()
-            raise
-        return connected
+        # The description too: a copy that accepts and never answers must not hold up the others of a kernel that died.
+        with anyio.move_on_after(_LISTEN_SECONDS):
+            while True:
+                try:
+                    connected = cls(open_pinned(path, uid=uid, kind=socket.SOCK_SEQPACKET), number, path)
+                except KernelConnectionFailed as exc:
+                    # The kernel binds the socket before the fork and the copy listens after it: refused until then.
+                    if not isinstance(exc.__cause__, ConnectionRefusedError):
+                        raise
+                else:
+                    try:
+                        await connected._describe()
+                    except BaseException:
+                        connected.close()
+                        raise
+                    return connected
+                await anyio.sleep(_PAUSE_SECONDS)
+        raise KernelConnectionFailed(f"{path.name} has no process that answers")
 
     async def _describe(self) -> None:
         match await self._ask({}):
