@@ -49,7 +49,7 @@ exec cat -- "$1"
 _WRITE = f"""\
 if [ -d "$1" ]; then exit {_DIRECTORY}; fi
 if [ -e "$1" ] && [ ! -f "$1" ]; then exit {_NOT_REGULAR}; fi
-mkdir -p -- "$2" || exit {_DENIED}
+mkdir -p -- "$2" || exit 1
 if [ -e "$1" ] && [ ! -w "$1" ]; then exit {_DENIED}; fi
 exec cat > "$1"
 """

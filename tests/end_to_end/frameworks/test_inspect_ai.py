@@ -161,6 +161,8 @@ def test_a_configuration_may_be_a_file(tmp_path: Path) -> None:
             await first.write_file("a/b.txt", "text")
             with pytest.raises(FileNotFoundError):
                 await second.read_file("a/b.txt")
+            with pytest.raises(OSError, match=r"b\.txt.*(Not a directory|File exists)"):  # the reason, and no missing right
+                await first.write_file("a/b.txt/c", "text")
             return (await first.exec(["printenv", "GREETING"])).stdout
 
     assert asyncio.run(use()) == "hello\n"
