@@ -157,7 +157,7 @@ class SessionBase:
 
     @property
     def has_run(self) -> bool:
-        """Whether its Python kernel has run a cell."""
+        """Whether the session's Python kernel has run a cell."""
         return self._supervisor.has_run
 
     @property
@@ -225,7 +225,7 @@ class SessionBase:
         )
 
     def report_replay(self, replay: Replay, past: History) -> None:
-        """Report a replay of an earlier session's cells to the hooks. The executor calls it."""
+        """Report a replay of an earlier session's cells to the hooks. Called by the executor."""
         self.replay = replay
         self._context.dispatch(SessionReplayed(self.name, replay, self._context.masking.mask_history(past)))
 
@@ -264,7 +264,7 @@ class SessionBase:
         self._checkpoints.note_event(event)
 
     def _list_notebooks(self) -> frozenset[str]:
-        """Return the paths in the workspace of its notebook, and of those of the executor's other open sessions."""
+        """Return the notebooks of this session and of the executor's other open sessions, as paths in the workspace."""
         paths = [session.notebook for session in (self, *self._others) if session.notebook is not None]
         return frozenset(str(path.relative_to(self.workspace)) for path in paths if path.is_relative_to(self.workspace))
 
