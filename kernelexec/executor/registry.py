@@ -332,7 +332,7 @@ class SessionRegistry:
             config,
             (*hooks, *self._hooks),
             record=resources.recorder,
-            ledger=resources.journal,
+            journal=resources.journal,
             backend=resources.backend,
             warm_kernel=warm,
             validators=self._validators,

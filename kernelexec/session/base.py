@@ -74,7 +74,7 @@ class SessionBase:
         hooks: Iterable[Hook] = (),
         *,
         record: Recorder | None,
-        ledger: Journal | None,
+        journal: Journal | None,
         backend: Backend,
         warm_kernel: WarmKernel = NO_WARM_KERNEL,
         validators: Sequence[Validator] = (),
@@ -90,19 +90,19 @@ class SessionBase:
         self.name = name
         self.replay: Replay | None = None
         self.notebook = notebook = record.path if record else None
-        self.journal = ledger.path if ledger else None
+        self.journal = journal.path if journal else None
         self.workspace = workspace.path
         self.workspace_inside = backend.cwd
         """The same directory, by the path seen by kernels."""
         self.isolation = backend.isolation
         self.scope = TaskScope(f"Session {name!r}", self._stop, self._remove)
-        self._ledger = ledger
+        self._journal = journal
         self._on_close, self._others = on_close, others
         self._notebook_writer = NotebookWriter(name, record, self.scope)
         history = FinishedExecutions()
         repeats = CellRepeats(config, workspace.path, history.runs)
         own_hooks = (self._notebook_writer, repeats, self._note_event)
-        all_hooks = [*([] if ledger is None else [ledger]), *hooks, *own_hooks]
+        all_hooks = [*([] if journal is None else [journal]), *hooks, *own_hooks]
         output_hooks = [hook for hook in all_hooks if wants_output(hook)]
         dispatch = make_dispatcher(name, all_hooks)
         self._kernels = kernels = LanguageKernels(config, name, runtime, backend, self.scope, dispatch)
@@ -120,7 +120,7 @@ class SessionBase:
             "scope": self.scope,
             "kernels": kernels,
             "approval": CellApproval(name, config, validators, approver, backend.secrets),
-            "requests": RequestIds(name, ledger),
+            "requests": RequestIds(name, journal),
             "masking": ResultMasking(name, backend.secrets),
             "dispatch": dispatch,
         }
@@ -157,7 +157,7 @@ class SessionBase:
 
     @property
     def has_run(self) -> bool:
-        """Whether its Python kernel has run a cell."""
+        """Whether the session's Python kernel has run a cell."""
         return self._supervisor.has_run
 
     @property
@@ -221,11 +221,11 @@ class SessionBase:
         if replays is not None:
             self._supervisor.losses.former = None  # its state comes back
         await self._supervisor.start_first(
-            previous_lost=replays is None and self._ledger is not None and self._ledger.owner_was_killed
+            previous_lost=replays is None and self._journal is not None and self._journal.owner_was_killed
         )
 
     def report_replay(self, replay: Replay, past: History) -> None:
-        """Report a replay of an earlier session's cells to the hooks. The executor calls it."""
+        """Report a replay of an earlier session's cells to the hooks. Called by the executor."""
         self.replay = replay
         self._context.dispatch(SessionReplayed(self.name, replay, self._context.masking.mask_history(past)))
 
@@ -254,8 +254,8 @@ class SessionBase:
             await run_in_thread(self._remove_files)
         finally:
             self._context.dispatch(SessionClosed(self.name, self._kernels.cut))
-            if self._ledger is not None:
-                self._ledger.close()
+            if self._journal is not None:
+                self._journal.close()
             self._on_close(self)
 
     def _note_event(self, event: Event) -> None:
@@ -264,7 +264,7 @@ class SessionBase:
         self._checkpoints.note_event(event)
 
     def _list_notebooks(self) -> frozenset[str]:
-        """Return the paths in the workspace of its notebook, and of those of the executor's other open sessions."""
+        """Return the notebooks of this session and of the executor's other open sessions, as paths in the workspace."""
         paths = [session.notebook for session in (self, *self._others) if session.notebook is not None]
         return frozenset(str(path.relative_to(self.workspace)) for path in paths if path.is_relative_to(self.workspace))
 

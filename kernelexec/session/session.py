@@ -110,15 +110,16 @@ class AsyncSession(SessionBase):
 
     @property
     def start_notes(self) -> tuple[str, ...]:
-        """Those notes of the first result that are about the Python kernel and its place, not about the cell."""
+        """The notes of the first result about the Python kernel and its place, not about the cell."""
         return self._context.masking.mask_texts(self._supervisor.start_notes)
 
     @property
     def connection_file(self) -> Path | None:
         """The connection file by which any Jupyter client can attach to the living kernel; None without a living kernel.
 
-        Each kernel has another file. Access to the file is access to the kernel: it is private to this user. JupyterLab runs
-        the scripts of all outputs with the rights of its server: attach ``jupyter console`` to a kernel that is not trusted.
+        Each kernel has another file. Access to the file is access to the kernel, so the file is private to this user.
+        JupyterLab runs the scripts of all outputs with the rights of its server: attach ``jupyter console`` to a kernel that is
+        not trusted.
         """
         kernel = self._supervisor.kernel
         return kernel.connection_file if kernel is not None and kernel.alive else None

@@ -153,7 +153,7 @@ async def living(
             config,
             hooks,
             record=actual.recorder,
-            ledger=actual.journal,
+            journal=actual.journal,
             backend=location,
             on_close=lambda _: None,
             open_branch=open_no_branch,

@@ -101,8 +101,9 @@ class CellRepeats:
         begin = len(chain) - len(self._find_since(chain, cell, after))
         if until <= cell or not any(self._known[name].has_ended for name in chain[begin:]):
             return RepeatedCells(cell, after), [], ()
-        # during the thread, hooks and other tasks may forget cells: hence ``get`` below, where the lines above index
-        reasons = await anyio.to_thread.run_sync(self._judge, chain, begin)
+        # during the thread, hooks and other tasks may forget cells: hence the list, and ``get`` from here on
+        all_known = [self._known[name] for name in chain]
+        reasons = await anyio.to_thread.run_sync(self._judge, chain, all_known, begin)
         runs, obstacle = list[CellRun](), ""
         for execution_id, reason in zip(chain[begin:], reasons, strict=False):
             known, run = self._known.get(execution_id, _CHANGE), self._runs.get(execution_id)
@@ -138,7 +139,7 @@ class CellRepeats:
     async def repeat(self, kernel: Kernel, cell: int, after: str, until: float, *, is_accused: bool) -> RepeatedCells:
         """Run cells again; see ``CellRepeater``."""
         plan, runs, others = await self.plan(cell, after, until)
-        seconds = sum(self._known[run.execution_id].seconds for run in runs) * _FACTOR + _FIXED_SECONDS
+        seconds = sum(self._known.get(run.execution_id, _CHANGE).seconds for run in runs) * _FACTOR + _FIXED_SECONDS
         until_time = anyio.current_time() + seconds
         for count, run in enumerate(runs):
             is_first = run.execution_id not in self._repeated or not is_accused
@@ -160,7 +161,7 @@ class CellRepeats:
         # above the limit the text is dropped for memory's sake; ``_judge`` then refuses every later cell as not whole
         self._known[execution_id] = known if self._is_whole else replace(known, cell=_NO_TEXT)
 
-    def _judge(self, chain: Sequence[str], begin: int) -> list[str]:
+    def _judge(self, chain: Sequence[str], all_known: Sequence[_Known], begin: int) -> list[str]:
         """Return an empty text for each safe cell from ``begin`` on; the last item is the reason against the first unsafe cell.
 
         For a thread, since all cells are parsed.
@@ -168,9 +169,9 @@ class CellRepeats:
         from kernelexec.rules.replay_safety import OutsideUse, SideEffectChecker  # noqa: PLC0415 - few sessions go back
 
         checker, use, reasons, seconds, number = SideEffectChecker(), OutsideUse(self._has_module), list[str](), 0.0, 0
-        is_whole, later = self._is_whole, [self._known[name] for name in chain[begin:]]
-        for index, execution_id in enumerate(chain):
-            known, run = self._known[execution_id], self._runs.get(execution_id)
+        is_whole, later = self._is_whole, all_known[begin:]
+        for index, (execution_id, known) in enumerate(zip(chain, all_known, strict=True)):
+            run = self._runs.get(execution_id)
             has_ended, unsafe, cell = known.has_ended, None, known.cell
             if cell is not None:
                 number += 1

@@ -49,8 +49,10 @@ async def answer_input_requests(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(answers.answer_all)
         execution.on_input_request = answers.receive
-        yield
-        execution.on_input_request = None
+        try:
+            yield
+        finally:
+            execution.on_input_request = None  # the connection refuses later requests
         tasks.cancel_scope.cancel()  # ``answer_all`` runs until it is cancelled, so the group would never end by itself
 
 

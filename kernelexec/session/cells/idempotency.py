@@ -30,9 +30,9 @@ _DISK_SECONDS = 10.0
 class RequestIds:
     """The executions of a session by request id, in memory and in the journal."""
 
-    def __init__(self, session: str, ledger: Journal | None) -> None:
+    def __init__(self, session: str, journal: Journal | None) -> None:
         self._session = session
-        self._ledger = ledger
+        self._journal = journal
         # weak: the queue and the history keep runs alive; after that the journal answers. A lock lives as long as a call.
         self._runs: WeakValueDictionary[str, CellRun] = WeakValueDictionary()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -43,7 +43,7 @@ class RequestIds:
             return
         if not isinstance(request_id, str) or not 1 <= len(request_id) <= ID_CHARS_MAX or not request_id.isprintable():
             raise InvalidRequest(f"request_id={request_id!r:.300}: must be a text of 1 to {ID_CHARS_MAX} printable characters.")
-        if self._ledger is None:
+        if self._journal is None:
             raise InvalidRequest(
                 f"request_id={request_id!r}: session {self._session!r} keeps no journal: omit request_id, or set journal=True."
             )
@@ -66,8 +66,8 @@ class RequestIds:
             if earlier_run is not None and not earlier_run.has_not_run:
                 self._check_same_cell(request_id, cells.fingerprint(earlier_run.masked_cell), run)
                 return earlier_run
-            assert self._ledger is not None
-            earlier = await anyio.to_thread.run_sync(self._ledger.find_request, request_id)
+            assert self._journal is not None
+            earlier = await anyio.to_thread.run_sync(self._journal.find_request, request_id)
             if earlier is not None:
                 self._check_same_cell(request_id, earlier.fingerprint, run)
                 result = earlier.result
@@ -87,11 +87,11 @@ class RequestIds:
 
     async def fsync(self, request_id: str) -> None:
         """Write the journal to disk before a cell is sent, or raise ``Refused``. So no cell runs twice after a crash."""
-        assert self._ledger is not None
-        if (failure := self._ledger.failure) is None:
+        assert self._journal is not None
+        if (failure := self._journal.failure) is None:
             try:
                 with anyio.fail_after(_DISK_SECONDS):
-                    await run_in_thread(self._ledger.flush_to_disk, abandon=True)
+                    await run_in_thread(self._journal.flush_to_disk, abandon=True)
             except TimeoutError:
                 failure = f"the disk did not answer within {_DISK_SECONDS:.0f} s"
             except OSError as exc:
@@ -104,7 +104,7 @@ class RequestIds:
 
     def add_journal_note(self, result: ExecutionResult) -> ExecutionResult:
         """Return the result, with a note if the journal lacks it."""
-        failure = self._ledger.failure if self._ledger is not None else None
+        failure = self._journal.failure if self._journal is not None else None
         if failure is None:
             return result
         return dataclasses.replace(result, notes=(*result.notes, f"Not recorded in the journal: {failure}."))

@@ -243,14 +243,15 @@ class ResultStore:
         if self._size_bytes is not None:
             self._size_bytes += size
         if self._size_bytes is None or self._size_bytes > self._limit_bytes:
-            files = sorted(self._list_files(), reverse=True)
+            files = sorted(self._list_files())
             self._size_bytes = sum(size for _, size, _ in files)
             allowed = self._limit_bytes * _KEPT_SHARE if self._size_bytes > self._limit_bytes else self._limit_bytes
-            while self._size_bytes > allowed:
-                _, removed, path = files.pop()
-                with suppress(OSError):
-                    Path(path).unlink()
-                self._size_bytes -= removed
+            for _, removed, path in files:
+                if self._size_bytes <= allowed:
+                    break
+                with suppress(OSError):  # a file that stays still counts
+                    Path(path).unlink(missing_ok=True)
+                    self._size_bytes -= removed
 
     def _list_files(self) -> Iterator[tuple[float, int, str]]:
         """Yield the time of use, the size and the path of each file, including temporary files of dead processes."""

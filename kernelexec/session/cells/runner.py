@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -132,33 +133,37 @@ class CellRunner:
             return "Cancelled while its kernel started."
         # before the cell is sent: a loss during the cell is part of its own verdict
         lost_state, former = (None, None) if run.internal else supervisor.losses.take(by_client=run.by_client)
-        result_cache = self.result_cache if supervisor is context.kernels.python else None
-        if result_cache is not None and not run.in_flight:
-            # also for cells without the cache: ``find`` begins the cell in the chain, ``record`` ends it
-            cached_result = await result_cache.find(run, supervisor.epoch, kernel)
-            if cached_result is not None and lost_state is None:
-                return await self._return_cached_result(result_cache, run, supervisor, cached_result, former)
+        with ExitStack() as unreported:
+            # without a result with the losses, as on a full disk, the next result has to report them
+            unreported.callback(supervisor.losses.give_back, lost_state, former)
+            result_cache = self.result_cache if supervisor is context.kernels.python else None
+            if result_cache is not None and not run.in_flight:
+                # also for cells without the cache: ``find`` begins the cell in the chain, ``record`` ends it
+                cached_result = await result_cache.find(run, supervisor.epoch, kernel)
+                if cached_result is not None and lost_state is None:
+                    return await self._return_cached_result(result_cache, run, supervisor, cached_result, former, unreported)
 
-        execution = await self._send(run, supervisor, kernel)
-        if not isinstance(execution, Execution):
-            return execution
+            execution = await self._send(run, supervisor, kernel)
+            if not isinstance(execution, Execution):
+                return execution
 
-        seconds = context.config.budgets.approval
-        async with (
-            answer_input_requests(run, kernel, execution, session=context.name, seconds=seconds),
-            serve_command(run, kernel, execution, cwd=context.kernels.backend.cwd),
-        ):
-            seconds = self._compute_remaining_seconds(run)
-            verdict = await supervisor.watch(kernel, execution, seconds, internal=run.internal, may_repeat=may_repeat)
-        if not verdict.has_run:
-            supervisor.losses.give_back(lost_state, former)
-            if (outcome := await self._run_elsewhere(run, kernel, verdict)) is not None:
-                return outcome
-        run.timestamps.ended = time.monotonic()
+            seconds = context.config.budgets.approval
+            async with (
+                answer_input_requests(run, kernel, execution, session=context.name, seconds=seconds),
+                serve_command(run, kernel, execution, cwd=context.kernels.backend.cwd),
+            ):
+                seconds = self._compute_remaining_seconds(run)
+                verdict = await supervisor.watch(kernel, execution, seconds, internal=run.internal, may_repeat=may_repeat)
+            if not verdict.has_run:
+                unreported.close()  # now, so that the run in the next kernel reports the losses
+                if (outcome := await self._run_elsewhere(run, kernel, verdict)) is not None:
+                    return outcome
+            run.timestamps.ended = time.monotonic()
 
-        if not run.internal and self.changes.is_slow:
-            await run_in_thread(self.changes.gather)
-        result = self._build_result(run, supervisor, kernel, verdict, lost_state, former)
+            if not run.internal and self.changes.is_slow:
+                await run_in_thread(self.changes.gather)
+            result = self._build_result(run, supervisor, kernel, verdict, lost_state, former)
+            unreported.pop_all()
         if run.by_client:
             supervisor.losses.note_client_result(result)
         if result_cache is not None:
@@ -251,8 +256,12 @@ class CellRunner:
         supervisor: KernelSupervisor,
         cached_result: ExecutionResult,
         former: FormerSession | None,
+        unreported: ExitStack,
     ) -> ExecutionResult | str:
-        """Return a stored result as the result of a run, and report the result to the hooks. The cell does not run."""
+        """Return a stored result as the result of a run, and report the result to the hooks. The cell does not run.
+
+        Once the result reports ``former``, ``unreported`` has no callbacks.
+        """
         await self._announce(run, supervisor)
         if supervisor.is_restart_pending:
             return _RESTARTED
@@ -262,6 +271,7 @@ class CellRunner:
         result_cache.record_hit(run)
         verdict = Verdict(state="kept", notes=[_FROM_CACHE, *run.notes])
         report_new_state(verdict, former)
+        unreported.pop_all()
         result = replace(
             cached_result,
             execution_id=run.execution_id,

@@ -39,6 +39,8 @@ class BackgroundCommands:
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self._commands: dict[str, BackgroundCommand] = {}
+        # from the count of the running commands to the entry of the new one: starts at the same time must not exceed the limit
+        self._start_lock = anyio.Lock(fast_acquire=True)
 
     async def start_background(
         self, command: str, *, work_dir: str | None = None, approver: Approver | None = None
@@ -54,25 +56,11 @@ class BackgroundCommands:
             CapacityReached: 10 commands run already.
             KernelStartFailed, KernelNotAnswering: no kernel answers.
         """
-        context, supervisor = self._context, self._context.kernels.python
-        context.scope.check_open()
-        directory = context.resolve_work_dir(work_dir)
+        self._context.scope.check_open()
+        directory = self._context.resolve_work_dir(work_dir)
         run = await self._approve(command, directory, approver)
-        running = [command for command in await self.background_commands() if command.status == "running"]
-        if len(running) >= RUNNING_MAX:
-            message = f"{len(running)} background commands run in session {context.name!r}, its limit: end one first."
-            raise CapacityReached(message)
-        async with context.scope.hold_open():
-            await supervisor.acquire()
-        started = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.original_source(run.masked_cell), "running")
-        started = replace(started, kernel_epoch=supervisor.epoch)
-        arguments = {"command": cells.original_source(run.cell), "work_dir": directory}
-        answer = await self._request("start", started.command_id, **arguments)
-        if answer.get("status") != "ok":
-            raise InvalidRequest(f"The command did not start: {read_text(answer.get('evalue'), _REASON_CHARS)}")
-        self._forget_old()
-        self._commands[started.command_id] = started.update(answer.get("job"))
-        return self._commands[started.command_id]
+        async with self._start_lock:
+            return await self._start(run, directory)
 
     async def check_command(self, command: str, *, approver: Approver | None = None) -> None:
         """Apply rules, validators and approver to a command that runs elsewhere; raise ``SecurityError`` if they refuse it."""
@@ -139,6 +127,25 @@ class BackgroundCommands:
             # a kernel that is too busy to answer may have a server in it: when in doubt it is not culled
             kernel = self._context.kernels.python.kernel
             return kernel is not None and kernel.alive
+
+    async def _start(self, run: CellRun, directory: str | None) -> BackgroundCommand:
+        """Start an approved command; the caller must hold the lock."""
+        context, supervisor = self._context, self._context.kernels.python
+        running = [command for command in await self.background_commands() if command.status == "running"]
+        if len(running) >= RUNNING_MAX:
+            message = f"{len(running)} background commands run in session {context.name!r}, its limit: end one first."
+            raise CapacityReached(message)
+        async with context.scope.hold_open():
+            await supervisor.acquire()
+        started = BackgroundCommand(f"shell_{secrets.token_hex(4)}", cells.original_source(run.masked_cell), "running")
+        started = replace(started, kernel_epoch=supervisor.epoch)
+        arguments = {"command": cells.original_source(run.cell), "work_dir": directory}
+        answer = await self._request("start", started.command_id, **arguments)
+        if answer.get("status") != "ok":
+            raise InvalidRequest(f"The command did not start: {read_text(answer.get('evalue'), _REASON_CHARS)}")
+        self._forget_old()
+        self._commands[started.command_id] = started.update(answer.get("job"))
+        return self._commands[started.command_id]
 
     async def _approve(self, command: str, directory: str | None, approver: Approver | None) -> CellRun:
         context = self._context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from kernelexec.session.kernels.supervisor import KernelSupervisor
 from kernelexec.session.kernels.verdict import LOST_WITH_OWNER
 from kernelexec.session.lifecycle import TaskScope
 
+logger = logging.getLogger("kernelexec")
 #: How long a kernel between two cells may take to describe itself.
 _INFO_SECONDS = 5.0
 #: Names of the session's own kernel. A name with a minor version may belong to another kernelspec.
@@ -54,7 +56,7 @@ class LanguageKernels:
         """The last epoch of each other language's kernel under the session's previous owner."""
         self._supervisors = {"python": self.python}
         self._labels = {"python": "python"}
-        self._runtime = runtime
+        self._session, self._runtime = session, runtime
         self._limit = config.capacity.code_bytes
 
     async def make_cell(self, code: str, language: object, stdin: str | None) -> Cell:
@@ -127,7 +129,10 @@ class LanguageKernels:
                 changed.append(supervisor)
         except (LimitRefused, EngineFailed):
             for supervisor in changed:
-                await supervisor.apply_limits(before, before.memory_bytes, before.cpus)
+                try:
+                    await supervisor.apply_limits(before, before.memory_bytes, before.cpus)
+                except (LimitRefused, EngineFailed):  # the caller gets the first error, and the other kernels their old limits
+                    logger.exception("kernelexec.limits_not_reset", extra={"session": self._session})
             raise
         self.backend, self._make_supervisor = backend, partial(self._make_supervisor, backend=backend)
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,16 @@ def test_there_is_a_bound(strict: Session) -> None:
         strict.start_background("sleep 300")
     strict.kill_background(first.command_id)
     strict.start_background("sleep 300")
+
+
+def test_starts_at_the_same_time_keep_to_the_bound(strict: Session) -> None:
+    for command in strict.background_commands():
+        strict.kill_background(command.command_id)
+    with ThreadPoolExecutor(8) as pool:
+        starts = [pool.submit(strict.start_background, "sleep 300") for _ in range(8)]
+    refused = [start.exception() for start in starts if start.exception() is not None]
+    assert [type(error) for error in refused] == [CapacityReached] * 6
+    assert [command.status for command in strict.background_commands()].count("running") == 2
 
 
 def test_background_commands_cannot_write_outside(tmp_path: Path) -> None:

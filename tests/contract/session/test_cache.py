@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -408,6 +409,23 @@ def test_a_directory_that_cells_may_write_besides_is_refused(tmp_path: Path) -> 
         config = {"cache": str(tmp_path / "more" / "cache"), **more}
         with pytest.raises(InvalidConfig, match="where cells can write"):
             Executor("local", workspace=tmp_path / "workspaces", config=config)
+
+
+def test_the_store_counts_results_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, result = ResultStore(tmp_path, 10_000), ExecutionResult("", "", "ok")
+    oldest, unlink = tmp_path / "00" / f"{0:064}.json", Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - the signature of the method
+        if path == oldest:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for number in range(100):
+        assert store.put(f"{number:064}", result)
+        os.utime(tmp_path / "00" / f"{number:064}.json", (number, number))
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.json")) <= 10_000
+    assert oldest.exists()
 
 
 def test_the_store_keeps_within_its_size(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import resource
 import signal
 import subprocess
@@ -294,6 +295,26 @@ def test_a_full_disk_costs_the_record_and_not_the_result(tmp_path: Path) -> None
         assert (await session.execute(COUNT, request_id="r")).notes == ()
         assert count(tmp_path) == 1
         assert [row.event for row in rows(session.journal)] == ["opened", "kernel", "gap", "cell"]
+
+    run(tmp_path, main)
+
+
+def test_a_cell_refused_by_a_full_disk_leaves_a_loss_to_the_next_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Journal) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main(session: AsyncSession) -> None:
+        await session.execute("x = 1")
+        await session.restart()
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "flush_to_disk", fail)
+            with pytest.raises(Refused, match="Nothing ran"):
+                await session.execute(COUNT, request_id="r")
+        result = await session.execute("1")
+        assert (result.state, result.lost_names) == ("lost", ("x",))
+        assert (await session.execute("1")).state == "kept"
 
     run(tmp_path, main)
 
