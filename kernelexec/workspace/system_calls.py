@@ -33,6 +33,8 @@ OF_DIRECTORY = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | 
 #: ``struct inotify_event``: watch, mask, cookie of a move, size of the name that follows, padded with NUL.
 _HEAD = struct.Struct("iIII")
 _BUFFER_BYTES = 64 * 1024
+#: The request of ``ioctl`` for the bytes that can be read (``inotify(7)``).
+_FIONREAD = 0x541B
 
 
 class _How(ctypes.Structure):
@@ -171,11 +173,9 @@ class Inotify:
 
     def queued_bytes(self) -> int:
         """Return the size of the events that wait to be read."""
-        import fcntl  # noqa: PLC0415 - not on Windows
-        import termios  # noqa: PLC0415 - as above
-
-        size: int = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))[0]
-        return size
+        size = ctypes.c_int()
+        self._checked(self._libc.ioctl(self.fd, ctypes.c_ulong(_FIONREAD), ctypes.byref(size)))
+        return size.value
 
     def read(self) -> bytes:
         """Return the next events as written by the system, or nothing without events."""
