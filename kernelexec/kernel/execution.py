@@ -289,7 +289,7 @@ class InputRequestMessage:
     @classmethod
     def of(cls, content: dict[str, Any]) -> Self:
         """Read a message of any content, within bounds."""
-        name, prompt = (str(content.get(key, "")) for key in ("name", "prompt"))
+        name, prompt = (_text(content, key) for key in ("name", "prompt"))
         return cls(clean_text(name[:NAME_CHARS]), prompt[:_PROMPT_CHARS], content.get("password") is True)
 
 
@@ -305,8 +305,14 @@ class CommandRequestMessage:
     @classmethod
     def of(cls, content: dict[str, Any]) -> Self:
         """Read a message of any content; the connection bounds its size."""
-        name, action, text = (str(content.get(key, "")) for key in ("name", "action", "content"))
+        name, action, text = (_text(content, key) for key in ("name", "action", "content"))
         return cls(clean_text(name[:NAME_CHARS]), action[:NAME_CHARS], text)
+
+
+def _text(content: dict[str, Any], key: str) -> str:
+    """Return a field if it is text: the text of anything else could be larger than the message, or be nested too deep."""
+    value = content.get(key)
+    return value if isinstance(value, str) else ""
 
 
 OnInputRequest = Callable[[InputRequestMessage], None]

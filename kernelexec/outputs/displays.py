@@ -290,7 +290,7 @@ def read_part(value: Any) -> Part:  # noqa: ANN401 - JSON
     """
     if not isinstance(value, dict | list):
         value = clean(value)
-        size = utf8_size(value) if isinstance(value, str) else 8
+        size = utf8_size(value) if isinstance(value, str) else len(_encode(value))  # an integer may have 4,300 digits
         return Part(value, size, size + _ITEM_BYTES)
     text = _encode_portable(value)
     if text is None:

@@ -15,6 +15,7 @@ import pytest
 
 from kernelexec.cli.terminal import TerminalFilter
 from kernelexec.mcp.tools.code_tools import unwrap_code
+from kernelexec.records.notebook.notebook_formats import read_script
 from kernelexec.records.notebook.notebook_io import notebook_output
 from kernelexec.results import DisplayData, Error, ExecutionResult, Output, Stream, output_text, strip_ansi
 from kernelexec.results.model_answers import compact_tables, render_table
@@ -139,6 +140,12 @@ READERS: dict[str, Callable[[str], object]] = {
     "sent code before a fence": lambda text: unwrap_code(f"{text}```", "python"),
     "sent code behind a fence": lambda text: unwrap_code(f"a b\n```{text}", "python"),
     "sent code in fences": lambda text: unwrap_code(f"a b\n```{text}```", "python"),
+    "a script of cells": lambda text: read_script(f"# %% [markdown] a=1 {text}\n{text}"),
+    "the beginning of a script": read_script,
+    "the header of a script": lambda text: read_script(f"# ---\n#{text}\n# ---\n{text}"),
+    "a script of jupytext": lambda text: read_script(
+        f"# ---\n# jupyter: {{jupytext: 1}}\n# ---\nx\n{text}\ny\n# %%\nx\n{text}\ny"
+    ),
     "a value": lambda text: ExecutionResult("i", "s", "ok", outputs=(DisplayData({"text/plain": text}),)).text,
 }
 PIECES = [
@@ -180,6 +187,11 @@ PIECES = [
         "fork",
         "Can't get <",
         "Can't get attribute '",
+        "# ",
+        "# ---\n",
+        "# %%\n",
+        "a=",
+        '"""',
     ),
 ]
 

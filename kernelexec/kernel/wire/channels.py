@@ -6,6 +6,7 @@ The kernel's side is untrusted: see ``unix_sockets`` for unix sockets.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from kernelexec.kernel.wire import zmtp
 from kernelexec.provisioning import Connection
 from kernelexec.provisioning.runtime.ports import has_foreign_listener
 from kernelexec.provisioning.runtime.unix_sockets import open_pinned
+
+logger = logging.getLogger("kernelexec")
 
 #: Bytes that may wait behind the message that the kernel is reading, beside the largest message. A busy kernel leaves none: its
 #: ZeroMQ reads 1,000 messages ahead in a thread of its own.
@@ -49,7 +52,7 @@ class Channel(asyncio.Protocol):
         """The time of the newest data by the loop's clock."""
         self._hello = zmtp.GREETING + zmtp.ready_command(socket_type, identity)
         self._decoder = zmtp.Decoder(limit_bytes)
-        self._events: Iterator[zmtp.Event] = iter(())
+        self._events: Iterator[zmtp.Event | None] = iter(())
         self._deliver = deliver
         self._lost = lost
         self._transport: asyncio.Transport | None = None
@@ -89,7 +92,7 @@ class Channel(asyncio.Protocol):
             for event in self._events:
                 if isinstance(event, zmtp.Multipart):
                     self._deliver(event)
-                elif not self.ready.done():
+                elif event is not None and not self.ready.done():
                     self.ready.set_result(None)
                 if loop.time() > self.heard_at + _TURN_SECONDS:
                     transport.pause_reading()
@@ -97,6 +100,10 @@ class Channel(asyncio.Protocol):
                     return
         except zmtp.ProtocolError as exc:
             self._reason = str(exc)
+            self.abort()
+        except Exception as exc:  # asyncio would end a connection by an error of its first turn only, and reading is paused
+            logger.exception("kernelexec.message_failed")
+            self._reason = f"a message could not be read: {type(exc).__name__}"
             self.abort()
         if not (transport.is_reading() or transport.is_closing()):
             transport.resume_reading()

@@ -86,8 +86,10 @@ class Decoder:
         self._size = 0
         self._dropped = 0
 
-    def feed(self, chunk: bytes) -> Iterator[Event]:
-        """Take received bytes and yield the events completed by them.
+    def feed(self, chunk: bytes) -> Iterator[Event | None]:
+        """Take received bytes and yield the events completed by them, and None after many frames without an event.
+
+        Frames of commands, and of messages without an end, complete nothing: else the caller would wait for a whole chunk.
 
         Raises:
             ProtocolError: the peer violates the protocol; the connection must be closed.
@@ -97,9 +99,11 @@ class Decoder:
         self._buffer += chunk
         if not self._is_greeted and not self._greet():
             return
-        position = 0
+        position = count = 0
         try:
             while position < len(self._buffer):
+                if (count := count + 1) % _FRAMES_MAX == 0:
+                    yield None
                 position, multipart = self._take_whole(self._buffer, position) if self._takes_whole else (position, None)
                 if multipart is not None:
                     yield multipart

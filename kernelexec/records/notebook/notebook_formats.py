@@ -42,14 +42,16 @@ _FORMAT, _MINOR_WITH_IDS = 4, 5
 _CELL_MARK = re.compile(r"^# ?%%(?!%)(?P<title>.*)$", re.MULTILINE)
 #: jupytext's own mark; ``# %%time`` is a commented magic instead.
 _JUPYTEXT_MARK = re.compile(r"^# %%(?P<title>[ \t].*|[ \t]*)$", re.MULTILINE)
-_HEADER = re.compile(r"\A(?:#!.*\n)?(?:\s*\n)*# ---[ \t]*\n(?P<lines>(?:#.*\n)*?)# ---[ \t]*(?:\n|\Z)")
+_HEADER = re.compile(r"\A(?:#!.*\n)?\s*+(?<![^\n])# ---[ \t]*\n(?P<lines>(?:#.*\n)*?)# ---[ \t]*(?:\n|\Z)")
 _TYPES = {"markdown": "markdown", "md": "markdown", "raw": "raw"}
 _TYPE = re.compile(r"\[(?P<type>markdown|md|raw)\]")
 _OPTION = re.compile(r"(?:^|(?<=\s))(?P<key>[A-Za-z_][\w.-]*)=(?=\S)")
 _COMMENT = re.compile(r"^# ?", re.MULTILINE)
 _COMMENTED_MAGIC = re.compile(
-    r"^(?P<indent>\s*)# ?(?P<code>(?:# ?)*(?:%{1,2}[A-Za-z]|!|\?|[A-Za-z_][\w, ]*=\s*[!%]))", re.MULTILINE
+    r"^(?P<indent>[ \t]*+)# ?(?P<code>(?:# ?)*(?:%{1,2}[A-Za-z]|!|\?|[A-Za-z_][\w, ]*=\s*[!%]))", re.MULTILINE
 )
+#: A longer line has no options: each costs a look at the rest of the line.
+_TITLE_CHARS = 10_000
 _QUOTED = re.compile(r"(?P<quotes>\"{3}|'{3})(?P<text>.*)(?P=quotes)", re.DOTALL)
 _DECODER = json.JSONDecoder()
 #: The tags of the cell with defaults and of the cell with the values of a run.
@@ -236,7 +238,7 @@ def _read_options(title: str) -> dict[str, Any]:
     # Values are decoded in their place, since a value in JSON may contain blanks and further "key=".
     metadata: dict[str, Any] = {}
     position, first = 0, None
-    while (option := _OPTION.search(title, position)) is not None:
+    while len(title) <= _TITLE_CHARS and (option := _OPTION.search(title, position)) is not None:
         first = option.start() if first is None else first
         try:
             metadata[option["key"]], position = _DECODER.raw_decode(title, option.end())

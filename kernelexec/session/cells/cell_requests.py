@@ -147,6 +147,7 @@ class _CommandService:
     _tasks: TaskGroup
     _position: int = 0
     _is_started: bool = False
+    _is_ending: bool = False
     _running: RunningUserCommand | None = None
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -160,7 +161,8 @@ class _CommandService:
             case "run" if self._options.owner_runs and not self._is_started:
                 self._is_started = True  # here, not in the task: a second request must start no second process
                 self._tasks.start_soon(self._run_as_user, request)
-            case "end":
+            case "end" if not self._is_ending:
+                self._is_ending = True  # as above: a flood of requests must not start a thread each
                 self._tasks.start_soon(self._end, request)
             case _:  # unknown and forbidden requests get an empty answer too, since the launcher waits for an answer
                 self._kernel.client.answer_command(request)

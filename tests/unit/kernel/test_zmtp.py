@@ -62,11 +62,18 @@ EVENTS = [
 
 def events_of(*chunks: bytes, limit: int = LIMIT) -> list[Ready | Multipart]:
     decoder = Decoder(limit)
-    return [event for chunk in chunks for event in decoder.feed(chunk)]
+    return [event for chunk in chunks for event in decoder.feed(chunk) if event is not None]
 
 
 def held_by(decoder: Decoder) -> int:
     return len(decoder._buffer) + sum(len(body or b"") for body in decoder._frames)
+
+
+@pytest.mark.parametrize("unit", [frame(b"", COMMAND), frame(b"", MORE), frame(b"x" * 10, MORE)], ids=repr)
+def test_frames_that_complete_nothing_let_the_caller_go_on(unit: bytes) -> None:
+    decoder, count = Decoder(LIMIT), 10_000
+    assert list(decoder.feed(HELLO)) == [Ready()]
+    assert list(decoder.feed(unit * count)).count(None) >= count // 200
 
 
 def test_handshake_and_messages_are_read_in_order() -> None:

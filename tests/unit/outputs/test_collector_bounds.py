@@ -361,6 +361,13 @@ def test_the_newest_widgets_are_known_however_many_came_before() -> None:
     assert len(content["state"]) == 5000
 
 
+def test_long_integers_cost_what_their_digits_do() -> None:
+    states = WidgetStates()
+    states.update("w", {"_model_name": "IntTextModel", **{f"n{number}": 10**4299 for number in range(10_000)}})
+    (content,) = states.to_metadata().values()
+    assert len(content["state"]["w"]["state"]) < 5000  # 16 MiB of digits
+
+
 def test_large_widgets_take_the_room_of_those_before() -> None:
     states = WidgetStates()
     for number in range(100):
