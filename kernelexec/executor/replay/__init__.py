@@ -21,7 +21,7 @@ from kernelexec import cells
 from kernelexec.config import Config
 from kernelexec.errors import InvalidRequest
 from kernelexec.records import journal
-from kernelexec.records.notebook.notebook_io import CellFile
+from kernelexec.records.notebook.notebook_io import FILE_BYTES, CellFile
 from kernelexec.results import ExecutionFailed, ExecutionResult, Outcome, Replay, ReplayedCell, Restored
 from kernelexec.rules.diagnosis import find_undefined_name
 from kernelexec.rules.recorded_history import History, RecordedCell
@@ -39,8 +39,8 @@ _HEAD_CHARS, _REASON_CHARS = 60, 300
 #: The recorded form of a secret in a cell's own text.
 _MASKED = re.compile(r"[\[<(]secret [A-Za-z_]\w*[\])>]", re.ASCII)
 _CONTAINED_MASK = "its text held a secret, which is not recorded"
-#: The limits of a file for a replay, in bytes and in cells, and of the elements of a notebook's JSON.
-FILE_BYTES, CELLS_MAX, _ELEMENTS_MAX = 256 * 1024 * 1024, 10_000, 2_000_000
+#: The limits of a replay in cells, and of the elements of a notebook's JSON.
+CELLS_MAX, _ELEMENTS_MAX = 10_000, 2_000_000
 
 
 async def replay(

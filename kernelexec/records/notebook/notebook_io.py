@@ -30,6 +30,8 @@ _PYTHON = re.compile(r"i?python[\d.]*$", re.IGNORECASE)
 #: The tag of cells to be skipped, as in nbclient.
 SKIPPED = "skip-execution"
 _JSON_TYPE = re.compile(r"application/(?:.*\+)?json")
+#: The limit of a notebook's or script's file, in bytes.
+FILE_BYTES = 256 * 1024 * 1024
 
 
 class CellFile:
@@ -67,7 +69,7 @@ class CellFile:
         A pipe is read only if ``piped``, to its end, which may never come.
 
         Raises:
-            InvalidRequest: the file is missing, not regular, not UTF-8, or not a valid notebook, or a parameter is invalid.
+            InvalidRequest: the file is missing, not regular, too large, not UTF-8, or no notebook; or a parameter is invalid.
         """
         try:
             # Opening a pipe without a writer would wait for one, before the kind of the file is known.
@@ -76,7 +78,9 @@ class CellFile:
                 if not piped and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     message = f"{path} is no plain file."
                     raise InvalidRequest(message)
-                content = read_interruptibly(file.fileno()) if piped else file.read()
+                content = read_interruptibly(file.fileno()) if piped else file.read(FILE_BYTES + 1)
+            if not piped and len(content) > FILE_BYTES:  # a cell may have written it, and may still write
+                raise InvalidRequest(f"{path} has more than {FILE_BYTES} bytes, the limit: clear its outputs.")
             text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()  # line ends as of a text file
         except (OSError, UnicodeDecodeError) as exc:
             message = f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}."

@@ -12,7 +12,7 @@ import pytest
 
 from kernelexec.errors import InvalidRequest
 from kernelexec.events import DisplayUpdated, SessionClosed
-from kernelexec.records.notebook.notebook_io import CellFile
+from kernelexec.records.notebook.notebook_io import FILE_BYTES, CellFile
 from kernelexec.results import DisplayData, Error, ExecuteResult, ExecutionResult, Output, Stream
 
 CODE: dict[str, Any] = {
@@ -471,3 +471,11 @@ def test_a_link_in_the_notebooks_place_is_replaced_and_nothing_else_is_left(tmp_
     read_back(CellFile.script("1"), location)
     assert elsewhere.read_text() == "precious"
     assert [(path.name, path.is_symlink()) for path in location.iterdir()] == [("written.ipynb", False)]
+
+
+def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "large.py"
+    with path.open("wb") as file:
+        file.truncate(FILE_BYTES + 1)
+    with pytest.raises(InvalidRequest, match=r"large\.py has more than 268435456 bytes, the limit: clear its outputs"):
+        CellFile.read(path)
