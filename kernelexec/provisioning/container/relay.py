@@ -117,7 +117,8 @@ class KernelRelay:
                 return
             except EngineFailed as exc:  # it is away, or the container is paused, or has ended and will be removed
                 reason = str(exc)
-            if reason not in ("", last) and not self._is_closed:
+            # Only an end that lasts for seconds: the container of a closing session ends before its relay is closed.
+            if reason not in ("", last) and pause == _LONGEST_PAUSE_SECONDS and not self._is_closed:
                 logger.warning("kernelexec.relay_ended", extra={"container": self._container, "reason": reason})
                 last = reason
             now = time.monotonic()
